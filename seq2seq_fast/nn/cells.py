@@ -1,0 +1,67 @@
+"""GRUCell, LSTMCell and RNNCell: torch.nn's cells, each step one call of the fused loop."""
+
+import torch
+from torch import Tensor
+
+from .. import functional
+
+LAYER_OP = torch.ops.seq2seq_fast.rnn_layer.default
+
+
+class _Cell:
+    """Shared by the three cells, which inherit everything but `forward` from torch.nn's."""
+
+    def _step(self, cell: str, input: Tensor, states: tuple[Tensor | None, ...]) -> list[Tensor]:
+        """The states (B, H) after one step of input (B, I); both without B where the input is unbatched."""
+        weights = [self.weight_ih, self.weight_hh]
+        if self.bias_ih is not None:
+            weights += [self.bias_ih, self.bias_hh]
+        if input.dim() == 2:
+            return LAYER_OP(input, *states, weights, None, None, cell, False)
+        states = (None if s is None else s.unsqueeze(0) for s in states)
+        return [s.squeeze(0) for s in LAYER_OP(input.unsqueeze(0), *states, weights, None, None, cell, False)]
+
+    def _check_rank(self, input: Tensor, states) -> None:
+        name = type(self).__name__
+        if input.dim() not in (1, 2):
+            raise ValueError(f"{name}: Expected input to be 1D or 2D, got {input.dim()}D instead")
+        for state_name, state in zip(("hx", "cx"), states, strict=False):
+            if state is not None and state.dim() != input.dim():
+                kind = ValueError if state.dim() not in (1, 2) else RuntimeError
+                raise kind(f"{name}: Expected {state_name} to be {input.dim()}D like input, got {state.dim()}D instead")
+
+    def why_not_fused(self, input: Tensor) -> str | None:
+        """Why this cell gives `input` to torch's own code, in one sentence; None where the fused loop serves it."""
+        return functional.why_not_fused(input, [self.weight_ih])
+
+
+class GRUCell(_Cell, torch.nn.GRUCell):
+    """torch.nn.GRUCell, faster. Input (B, I) or (I), hx (B, H) or (H); returns h' of hx's shape."""
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        if self.why_not_fused(input) is not None:
+            return super().forward(input, hx)
+        self._check_rank(input, (hx,))
+        return self._step("gru", input, (hx, None))[0]
+
+
+class LSTMCell(_Cell, torch.nn.LSTMCell):
+    """torch.nn.LSTMCell, faster. Input (B, I) or (I), hx a tuple (h, c) of (B, H) or (H); returns (h', c')."""
+
+    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        if self.why_not_fused(input) is not None:
+            return super().forward(input, hx)
+        states = (None, None) if hx is None else hx
+        self._check_rank(input, states)
+        h, _, c = self._step("lstm", input, tuple(states))
+        return h, c
+
+
+class RNNCell(_Cell, torch.nn.RNNCell):
+    """torch.nn.RNNCell, faster. Input (B, I) or (I), hx (B, H) or (H); returns h' of hx's shape."""
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        if self.why_not_fused(input) is not None:
+            return super().forward(input, hx)
+        self._check_rank(input, (hx,))
+        return self._step(f"rnn_{self.nonlinearity}", input, (hx, None))[0]

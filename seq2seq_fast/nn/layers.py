@@ -1,0 +1,206 @@
+"""GRU, LSTM and RNN: torch.nn's layers with a `forward` of our own.
+
+They derive from torch.nn.RNNBase and not from torch.nn.GRU and its siblings, because Dynamo refuses every instance of
+those three, and `torch.compile(fullgraph=True)` must work with no setting of the user's.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from .. import functional
+
+
+class _Layer(torch.nn.RNNBase):
+    """What the three layers share: from the arguments of torch.nn's `forward` to those of `functional.rnn`, and back."""
+
+    torch_class: type[torch.nn.RNNBase]
+
+    def forward(self, input: Tensor | PackedSequence, hx=None, *, lengths=None):
+        """Runs the layer as torch.nn's does. Shapes as on the torch.nn pages.
+
+        Args:
+            input: (T, B, I), with `batch_first` (B, T, I), unbatched (T, I), or a PackedSequence.
+            hx: h_0 (L*D, B, H), for the LSTM (h_0, c_0); zeros where None.
+            lengths: (B,) integers, 0 <= lengths <= T: the steps of each row that count. Results are those of the
+                packed sequence: outputs after a row's end are zero and its last state is the one at its end.
+
+        Raises:
+            ValueError, RuntimeError, TypeError: an argument of a wrong rank, size, dtype or type, named in the message.
+        """
+        packed = isinstance(input, PackedSequence)
+        data = input.data if packed else input
+        if not packed:
+            self._check_rank(data, hx)
+        if lengths is not None:
+            lengths = _checked_lengths(lengths, input, self.batch_first)
+        weights = self._weights()
+        if self.proj_size or functional.why_not_fused(data, weights[0]) is not None:
+            return self._through_torch(input, hx, lengths)
+        return self._packed(input, hx, weights) if packed else self._padded(input, hx, weights, lengths)
+
+    def why_not_fused(self, input: Tensor | PackedSequence) -> str | None:
+        """Why this layer gives `input` to torch's own code, in one sentence; None where the fused loop serves it."""
+        if self.proj_size:
+            return f"proj_size={self.proj_size}; the fused loop has no projection"
+        return functional.why_not_fused(input.data if isinstance(input, PackedSequence) else input, self._weights()[0])
+
+    def _weights(self) -> list[list[Tensor]]:
+        """The weights by layer, read by name: `functional_call` and parametrizations replace what a name stands for."""
+        parameters = self._parameters
+        directions = 2 if self.bidirectional else 1
+        by_direction = [
+            [parameters[name] if name in parameters else getattr(self, name) for name in names]
+            for names in self._all_weights
+        ]
+        if directions == 1:
+            return by_direction
+        return [forward + backward for forward, backward in zip(by_direction[::2], by_direction[1::2], strict=True)]
+
+    def _check_rank(self, input: Tensor, hx) -> None:
+        name = self.torch_class.__name__
+        if input.dim() not in (2, 3):
+            raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
+        for state_name, state in zip(("h_0", "c_0"), _states(hx), strict=False):
+            if state is not None and state.dim() != input.dim():
+                kind = "batched 3-D" if input.dim() == 3 else "unbatched 2-D"
+                raise RuntimeError(
+                    f"For {kind} input, hx should also be {input.dim()}-D but got a {state.dim()}-D {state_name}"
+                )
+
+    def _padded(self, input: Tensor, hx, weights, lengths: Tensor | None):
+        batched = input.dim() == 3
+        states = _states(hx)
+        if not batched:
+            input = input.unsqueeze(1)
+            states = tuple(None if s is None else s.unsqueeze(1) for s in states)
+        elif self.batch_first:
+            input = input.transpose(0, 1)
+        output, *states = self._run(input, states, weights, lengths=lengths)
+        if not batched:
+            output = output.squeeze(1)
+            states = [s.squeeze(1) for s in states]
+        elif self.batch_first:
+            output = output.transpose(0, 1)
+        return output, self._hx(states)
+
+    def _packed(self, input: PackedSequence, hx, weights):
+        data, batch_sizes, sorted_indices, unsorted_indices = input
+        states = _states(hx)
+        if sorted_indices is not None:
+            states = tuple(None if s is None else s.index_select(1, sorted_indices) for s in states)
+        output, *states = self._run(data, states, weights, batch_sizes=batch_sizes)
+        if unsorted_indices is not None:
+            states = [s.index_select(1, unsorted_indices) for s in states]
+        return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), self._hx(states)
+
+    def _run(self, input: Tensor, states, weights, **sequence):
+        return functional.rnn(
+            self.mode.lower(),
+            input,
+            states,
+            weights,
+            bidirectional=self.bidirectional,
+            dropout=self.dropout,
+            training=self.training,
+            **sequence,
+        )
+
+    def _hx(self, states):
+        return states[0] if len(states) == 1 else tuple(states)
+
+    def _through_torch(self, input, hx, lengths: Tensor | None):
+        """torch's own code, for what the fused loop does not take."""
+        forward = self.torch_class.forward
+        if lengths is None:
+            return forward(self, input, hx)
+        # a PackedSequence has no empty rows: run them for one step, and take that step back
+        empty = (lengths == 0).to(input.device)
+        time = 1 if self.batch_first else 0
+        packed = pack_padded_sequence(input, lengths.clamp(min=1).cpu(), self.batch_first, enforce_sorted=False)
+        output, h_n = forward(self, packed, hx)
+        output, _ = pad_packed_sequence(output, self.batch_first, total_length=input.size(time))
+        mask = empty.unsqueeze(time).unsqueeze(-1)
+        states = [
+            torch.where(empty.unsqueeze(-1), 0 if h is None else h, n)
+            for h, n in zip((*_states(hx), None), _states(h_n), strict=False)
+        ]
+        return output.masked_fill(mask, 0), self._hx(states)
+
+
+def _states(hx) -> tuple[Tensor | None, ...]:
+    if isinstance(hx, (tuple, list)):
+        return tuple(hx)
+    return (hx, None) if hx is None else (hx,)
+
+
+def _checked_lengths(lengths, input: Tensor | PackedSequence, batch_first: bool) -> Tensor:
+    if isinstance(input, PackedSequence):
+        raise ValueError("lengths: a PackedSequence carries its own lengths; pass one or the other")
+    if input.dim() != 3:
+        raise ValueError(f"lengths: needs batched 3-D input, got {input.dim()}-D input")
+    if not isinstance(lengths, Tensor):
+        lengths = torch.tensor(lengths)
+    if lengths.dtype.is_floating_point or lengths.dtype.is_complex or lengths.dtype == torch.bool:
+        raise TypeError(f"lengths: expected integers, got {lengths.dtype}")
+    batch = input.size(0 if batch_first else 1)
+    if lengths.shape != (batch,):
+        raise RuntimeError(f"lengths: expected shape ({batch},), one length a row, got {tuple(lengths.shape)}")
+    return lengths.to(torch.int64)
+
+
+class GRU(_Layer):
+    """torch.nn.GRU, faster: its constructor, parameters, initial values and `state_dict`.
+
+    r, z = sigmoid(W_i x + b_i + W_h h + b_h); n = tanh(W_in x + b_in + r (W_hn h + b_hn)); h' = (1 - z) n + z h,
+    as on the torch.nn.GRU page. `forward` also takes `lengths=`.
+    """
+
+    torch_class = torch.nn.GRU
+
+    def __init__(self, *args, **kwargs):
+        if "proj_size" in kwargs:
+            raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+        super().__init__("GRU", *args, **kwargs)
+
+
+class LSTM(_Layer):
+    """torch.nn.LSTM, faster: its constructor, parameters, initial values and `state_dict`.
+
+    i, f, o = sigmoid(.), g = tanh(.) of W_i x + b_i + W_h h + b_h; c' = f c + i g; h' = o tanh(c'), as on the
+    torch.nn.LSTM page. `forward` also takes `lengths=`.
+    """
+
+    torch_class = torch.nn.LSTM
+    get_expected_cell_size = torch.nn.LSTM.get_expected_cell_size
+    check_forward_args = torch.nn.LSTM.check_forward_args
+    permute_hidden = torch.nn.LSTM.permute_hidden
+
+    def __init__(self, *args, **kwargs):
+        super().__init__("LSTM", *args, **kwargs)
+
+    def _check_rank(self, input: Tensor, hx) -> None:
+        if hx is not None and not (isinstance(hx, (tuple, list)) and len(hx) == 2):
+            raise TypeError(f"LSTM: Expected hx to be a tuple (h_0, c_0), got {type(hx).__name__}")
+        super()._check_rank(input, hx)
+
+
+class RNN(_Layer):
+    """torch.nn.RNN, faster: its constructor, parameters, initial values and `state_dict`.
+
+    h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu, as on the torch.nn.RNN page. `forward` also takes `lengths=`.
+    """
+
+    torch_class = torch.nn.RNN
+
+    def __init__(self, *args, **kwargs):
+        if "proj_size" in kwargs:
+            raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+        if len(args) > 3:
+            self.nonlinearity = args[3]
+            args = args[:3] + args[4:]
+        else:
+            self.nonlinearity = kwargs.pop("nonlinearity", "tanh")
+        if self.nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"Unknown nonlinearity '{self.nonlinearity}'. Select from 'tanh' or 'relu'.")
+        super().__init__(f"RNN_{self.nonlinearity.upper()}", *args, **kwargs)

@@ -1,0 +1,78 @@
+"""The operators: schemas, and their shapes for the compiler.
+
+The schemas are defined here and not in C++, so that the package imports where nothing was compiled. The CPU kernels
+and the autograd rule are registered by csrc/ops.cpp; CONTRIBUTING.md says why autograd is in C++.
+"""
+
+import torch
+
+from . import reference
+
+LAYER_ARGS = (
+    "Tensor input, Tensor? h_0, Tensor? c_0, Tensor[] weights, Tensor? lengths, Tensor? batch_sizes, "
+    "str cell, bool bidirectional"
+)
+
+library = torch.library.Library("seq2seq_fast", "DEF")
+for schema in (
+    # one layer, in as many directions as it has: see reference.rnn_layer, whose contract this is
+    f"rnn_layer({LAYER_ARGS}) -> Tensor[]",
+    # the same, with the reserve that backward reads appended
+    f"rnn_layer_train({LAYER_ARGS}) -> Tensor[]",
+    # d_outputs as rnn_layer's outputs; needs: whether input, h_0, c_0, weights want a gradient, empty where not
+    f"rnn_layer_backward(Tensor?[] d_outputs, Tensor reserve, bool[] needs, {LAYER_ARGS}) -> Tensor[]",
+    # the reference, for derivatives the fused operators do not give
+    f"rnn_layer_composite({LAYER_ARGS}) -> Tensor[]",
+):
+    library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+library.impl("rnn_layer_composite", reference.rnn_layer, "CompositeImplicitAutograd")
+
+# tensors of (rows, hidden) that backward reads for each step: the state h, and what csrc/cells/*.h saves
+RESERVE_SLOTS = {"gru": 5, "lstm": 6, "rnn_tanh": 1, "rnn_relu": 1}
+# the reserve is padded so that vectors of any processor divide a row: csrc/recurrence.h
+RESERVE_ALIGN = 16
+
+
+def _layer_shapes(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional):
+    directions = 2 if bidirectional else 1
+    hidden = weights[1].size(1)
+    output = input.new_empty(*input.shape[:-1], directions * hidden)
+    if batch_sizes is None:
+        state_shape = (input.size(0), hidden) if input.dim() == 2 else (directions, input.size(1), hidden)
+    elif h_0 is not None:
+        state_shape = h_0.shape
+    else:
+        # the batch of a PackedSequence is a value, not a shape
+        state_shape = (directions, torch.library.get_ctx().new_dynamic_size(), hidden)
+    states = 2 if cell == "lstm" else 1
+    return [output, *(input.new_empty(state_shape) for _ in range(states))]
+
+
+def _reserve_shape(input, weights, cell, bidirectional):
+    rows = input.size(0) if input.dim() == 2 else input.size(0) * input.size(1)
+    hidden = weights[1].size(1)
+    padded = (hidden + RESERVE_ALIGN - 1) // RESERVE_ALIGN * RESERVE_ALIGN
+    return (2 if bidirectional else 1, rows, RESERVE_SLOTS[cell], padded)
+
+
+@torch.library.register_fake("seq2seq_fast::rnn_layer", lib=library)
+def _(*args):
+    return _layer_shapes(*args)
+
+
+@torch.library.register_fake("seq2seq_fast::rnn_layer_train", lib=library)
+def _(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional):
+    reserve = input.new_empty(
+        _reserve_shape(input, weights, cell, bidirectional),
+        dtype=torch.float64 if input.dtype == torch.float64 else torch.float32,
+    )
+    return [*_layer_shapes(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional), reserve]
+
+
+@torch.library.register_fake("seq2seq_fast::rnn_layer_backward", lib=library)
+def _(d_outputs, reserve, needs, input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional):
+    def gradient(tensor, needed):
+        return tensor.new_empty(tensor.shape if needed and tensor is not None else 0)
+
+    states = [input.new_empty(0) if s is None else gradient(s, n) for s, n in zip((h_0, c_0), needs[1:3], strict=True)]
+    return [gradient(input, needs[0]), *states, *(gradient(w, needs[3]) for w in weights)]
