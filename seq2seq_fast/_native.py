@@ -1,9 +1,27 @@
 """Loads the compiled extension, and keeps the reason when it cannot be loaded."""
 
-try:
-    from . import _C as extension
+import torch
 
-    reason = None
-except ImportError as error:
-    extension = None
-    reason = f"the C++ extension is not built ({error}); install gcc and reinstall seq2seq_fast to build it"
+
+def _load():
+    """The extension and None, or None and why there is none, in one sentence."""
+    try:
+        from . import _build
+    except ImportError:
+        return None, "the C++ extension is not built: seq2seq_fast runs from sources that were never installed"
+    if _build.REASON is not None:
+        return None, f"the C++ extension is not built: {_build.REASON}"
+    # torch's C++ interface changes from one minor version to the next: loading might crash, not fail
+    if _build.TORCH.split(".")[:2] != torch.__version__.split(".")[:2]:
+        return None, (
+            f"the C++ extension is built for torch {_build.TORCH} and this is torch {torch.__version__}: "
+            "reinstall seq2seq_fast with pip's --no-build-isolation"
+        )
+    try:
+        from . import _C
+    except ImportError as error:
+        return None, f"the C++ extension does not load ({error}): reinstall seq2seq_fast"
+    return _C, None
+
+
+extension, reason = _load()

@@ -1,0 +1,83 @@
+# Everything is set up in .venv, and again only where something changed. A torch that $(PYTHON) already has is used.
+PYTHON ?= python3
+TORCH ?= 2.13.0
+TORCH_INDEX ?=
+ARGS ?=
+export SEQ2SEQ_FAST_BUILD ?= auto
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check --retries 2
+CSRC := $(shell find csrc -name '*.h' -o -name '*.cpp')
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+
+TORCH_READY := $(VENV)/.torch-$(TORCH)
+BUILT := $(VENV)/.built-$(SEQ2SEQ_FAST_BUILD)
+
+.PHONY: help demo test bench sanitize lint clean
+.DELETE_ON_ERROR:
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
+	@echo 'ARGS="..." passes arguments on; PYTHON=, TORCH=version, TORCH_INDEX=url, SEQ2SEQ_FAST_BUILD=auto|none|cpu choose the set-up'
+
+demo: $(VENV)/.extra-demo ## trains the pronunciation model on torch.nn and on seq2seq_fast, side by side
+	$(PY) examples/pronunciation.py $(ARGS)
+
+test: $(VENV)/.extra-test ## the tests
+	$(PY) -m pytest tests $(ARGS)
+
+bench: $(VENV)/.extra-bench ## the speed tables; on a quiet machine
+	$(PY) -m benchmarks $(ARGS)
+
+sanitize: $(VENV)/.extra-test ## the tests marked `sanitize` under AddressSanitizer and UBSan, in a copy under build/sanitize
+	SEQ2SEQ_FAST_BUILD=cpu CXXFLAGS="$(SANITIZERS) -g -O1" LDFLAGS="$(SANITIZERS)" \
+	  $(PY) setup.py --quiet build --build-base build/sanitize --build-lib build/sanitize/lib
+	rm -rf build/sanitize/lib/tests
+	cp -r pyproject.toml tests build/sanitize/lib
+	cd build/sanitize/lib && \
+	  LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so.6)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  sh -c '$(CURDIR)/$(PY) -c "import sys; from seq2seq_fast import _native; sys.exit(_native.reason)" && \
+	    $(CURDIR)/$(PY) -m pytest tests -m sanitize $(ARGS)'
+
+lint: $(VENV)/.extra-dev ## ruff and clang-format, changing nothing
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(VENV)/bin/clang-format --dry-run --Werror $(CSRC)
+
+clean: ## removes all that make made
+	rm -rf $(VENV) build dist *.egg-info seq2seq_fast/_build.py seq2seq_fast/_C*.so .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# .pth: where $(PYTHON) is itself a virtual environment, --system-site-packages would pass it over.
+# --without-pip: the setuptools that comes with pip would hide a newer one.
+$(PY):
+	@if $(PYTHON) -c "import torch" 2>/dev/null; then \
+	  echo "$(VENV) uses the torch that $(PYTHON) has" && \
+	  $(PYTHON) -m venv --system-site-packages \
+	    $$($(PYTHON) -c "import pip, setuptools" 2>/dev/null && echo --without-pip) $(VENV) && \
+	  $(PYTHON) -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+	    > "$$($(PY) -c "import sysconfig; print(sysconfig.get_path('purelib'))")/parent.pth"; \
+	else $(PYTHON) -m venv $(VENV); fi
+
+# torch.txt holds pip to the torch that is here; torch warns on import where there is no numpy
+$(TORCH_READY): | $(PY)
+	$(PIP) "setuptools>=77" wheel ninja numpy
+	$(PYTHON) -c "import torch" 2>/dev/null || \
+	  $(PIP) torch==$(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	$(PY) -c "import torch; print('torch===' + torch.__version__)" > $(VENV)/torch.txt
+	@rm -f $(VENV)/.torch-* && touch $@
+
+# not stamped where there is no extension, so that the next run tries again
+$(BUILT): setup.py pyproject.toml $(CSRC) $(TORCH_READY)
+	$(PIP) --no-build-isolation --no-deps --editable .
+	@rm -f $(VENV)/.built-*
+	@reason=$$($(PY) -c "from seq2seq_fast import _native; print(_native.reason or '')") && \
+	  if [ -z "$$reason" ]; then touch $@; else echo "$$reason; everything runs on torch's own layers"; fi
+
+# pip finds the package installed, and so only adds what its extra asks for
+$(VENV)/.extra-%: pyproject.toml $(TORCH_READY) | $(BUILT)
+	@$(PIP) --constraint $(VENV)/torch.txt "seq2seq_fast[$*]" || \
+	  { echo "make: a package of the extra [$*] is missing and could not be installed; pip names it above"; exit 1; }
+	@touch $@
