@@ -1,22 +1,74 @@
 """Says which path a call takes, and why."""
 
+from contextlib import ExitStack
+
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
-from . import nn
+from .accelerate import SWAPS
 
 
-def explain(layer: torch.nn.Module, *inputs) -> str:
-    """Which path `layer(*inputs)` takes, layer by layer of a model, and why: one line each.
+def explain(layer: torch.nn.Module, *inputs, **kwargs) -> str:
+    """Which path `layer(*inputs, **kwargs)` takes, layer by layer of a model, and why: one line each.
 
     Args:
         layer: one of this package's layers or cells, or a model that holds some.
-        inputs: what the layer is called with. For a model that is not itself such a layer, the model is run once
-            without gradients to see what its layers are given.
+        inputs, kwargs: what it is called with. A model is run once, in eval mode and without gradients, to
+            see what its layers are given; its modes and torch's CPU generator are left as they were.
 
     Returns:
-        Lines such as "GRU: fused (CPU, avx512, float32)" or "LSTM: torch.nn (proj_size=3; ...)".
+        Lines such as "GRU: fused (cpu, avx512, float32)", "LSTM: torch.nn (proj_size=3; ...)" or, in a model,
+        "encoder.rnn (GRU): fused (cpu, avx512, float32)"; a layer that takes several paths has several.
 
     Raises:
-        TypeError: `layer` is not a torch.nn.Module.
+        TypeError: `layer` is not a torch.nn.Module, or a layer's input is not a Tensor or PackedSequence.
+        Exception: whatever the model raises when it is run.
     """
-    raise NotImplementedError
+    if not isinstance(layer, torch.nn.Module):
+        raise TypeError(f"layer: expected a torch.nn.Module, got {type(layer).__name__}")
+    if _is_recurrent(layer):
+        return f"{type(layer).__name__}: {_path(layer, inputs, kwargs)}"
+
+    calls = {name: {} for name, module in layer.named_modules() if _is_recurrent(module)}
+    if not calls:
+        return f"{type(layer).__name__}: holds no recurrent layers"
+    training = {module: module.training for module in layer.modules()}
+    with ExitStack() as restore, torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for module, mode in training.items():
+            restore.callback(setattr, module, "training", mode)
+        for name, seen in calls.items():
+            # a dict and not a set: paths in the order of the calls
+            def see(module, inputs, kwargs, seen=seen):
+                seen[_path(module, inputs, kwargs)] = None
+
+            handle = layer.get_submodule(name).register_forward_pre_hook(see, with_kwargs=True)
+            restore.callback(handle.remove)
+        layer.eval()
+        layer(*inputs, **kwargs)
+    return "\n".join(
+        f"{name} ({type(layer.get_submodule(name)).__name__}): {path}"
+        for name, seen in calls.items()
+        for path in seen or ["not called"]
+    )
+
+
+def _is_recurrent(module: torch.nn.Module) -> bool:
+    return isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase))
+
+
+def _path(layer: torch.nn.Module, inputs: tuple, kwargs: dict) -> str:
+    """What serves one call of a recurrent layer."""
+    if type(layer) in SWAPS:
+        return "torch.nn (call accelerate)"
+    if not hasattr(layer, "why_not_fused"):
+        return f"torch.nn ({type(layer).__name__} is a subclass, which accelerate leaves alone)"
+    input = inputs[0] if inputs else kwargs.get("input")
+    if not isinstance(input, (Tensor, PackedSequence)):
+        raise TypeError(f"input: expected a Tensor or PackedSequence, got {type(input).__name__}")
+    why_not = layer.why_not_fused(input)
+    if why_not is not None:
+        return f"torch.nn ({why_not})"
+    data = input.data if isinstance(input, PackedSequence) else input
+    instructions = torch.ops.seq2seq_fast.capability()
+    return f"fused ({data.device}, {instructions}, {str(data.dtype).removeprefix('torch.')})"

@@ -1,0 +1,55 @@
+"""What seq2seq_fast has built, and what serves what on this machine."""
+
+import argparse
+import platform
+
+import torch
+
+from . import __version__, _native, nn
+from .functional import DTYPES
+
+
+def served_by(name: str, dtype: torch.dtype, device: str) -> str:
+    """What runs the layer `name` on an input of that dtype and device."""
+    layer = getattr(nn, name)(1, 1, dtype=dtype, device=device)
+    why_not = layer.why_not_fused(torch.empty(1, 1, dtype=dtype, device=device))
+    return "fused" if why_not is None else "torch.nn"
+
+
+def report() -> str:
+    """Facts, one a line, and a table: layers by dtypes, for the CPU and for CUDA where there is a GPU."""
+    built = _native.extension is not None
+    has_gpu = torch.cuda.is_available()
+    facts = {
+        "seq2seq_fast": __version__,
+        "torch": torch.__version__,
+        "Python": platform.python_version(),
+        "built": "the C++ extension" if built else _native.reason,
+        "instruction set": torch.ops.seq2seq_fast.capability() if built else "torch's own choice",
+        "threads": torch.get_num_threads(),
+        "GPU": torch.cuda.get_device_name() if has_gpu else "none",
+    }
+    row = "{:<6}{:<11}{:<10}{:<10}{:<10}{:<10}".format
+    table = [row("", "", *(str(dtype).removeprefix("torch.") for dtype in DTYPES))]
+    for device in ("cpu", "cuda") if has_gpu else ("cpu",):
+        for name in nn.OURS:
+            table.append(row(device, name, *(served_by(name, dtype, device) for dtype in DTYPES)))
+    return "\n".join(
+        [
+            *(f"{name:<17}{fact}" for name, fact in facts.items()),
+            "",
+            *(line.rstrip() for line in table),
+            "",
+            "fused: this package's loop; torch.nn: torch's own code.",
+            "seq2seq_fast.explain(layer, *inputs) says which one call takes, and why.",
+        ]
+    )
+
+
+def main() -> None:
+    argparse.ArgumentParser(prog="python -m seq2seq_fast", description=__doc__).parse_args()
+    print(report())
+
+
+if __name__ == "__main__":
+    main()
