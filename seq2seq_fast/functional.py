@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout as drop
 
-from . import _native, ops  # noqa: F401
+from . import _native, ops  # noqa: F401  (ops defines the operators)
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 

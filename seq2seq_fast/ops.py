@@ -6,7 +6,7 @@ and the autograd rule are registered by csrc/ops.cpp; CONTRIBUTING.md says why a
 
 import torch
 
-from . import reference
+from . import _native, reference  # noqa: F401  (_native registers the kernels)
 
 LAYER_ARGS = (
     "Tensor input, Tensor? h_0, Tensor? c_0, Tensor[] weights, Tensor? lengths, Tensor? batch_sizes, "
@@ -20,9 +20,13 @@ for schema in (
     # the same, with the reserve that backward reads appended
     f"rnn_layer_train({LAYER_ARGS}) -> Tensor[]",
     # d_outputs as rnn_layer's outputs; needs: whether input, h_0, c_0, weights want a gradient, empty where not
-    f"rnn_layer_backward(Tensor?[] d_outputs, Tensor reserve, bool[] needs, {LAYER_ARGS}) -> Tensor[]",
+    f"rnn_layer_backward(Tensor?[] d_outputs, Tensor reserve, bool[4] needs, {LAYER_ARGS}) -> Tensor[]",
     # the reference, for derivatives the fused operators do not give
     f"rnn_layer_composite({LAYER_ARGS}) -> Tensor[]",
+    # the instruction set the CPU loop runs on
+    "capability() -> str",
+    # GFLOP/s of float32 multiply-adds on that many threads
+    "measure_peak(int threads) -> float",
 ):
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
 library.impl("rnn_layer_composite", reference.rnn_layer, "CompositeImplicitAutograd")

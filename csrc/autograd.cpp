@@ -1,0 +1,199 @@
+// How the operators meet autograd, autocast and the transforms of torch.func.
+//
+// In C++, because a call of a small layer costs less than a Python autograd.Function alone (CONTRIBUTING.md has the
+// figures). Derivatives that the fused backward has not (of itself, forward mode, under torch.func) come from
+// rnn_layer_composite, the reference in plain torch operations.
+#include <ATen/FuncTorchTLS.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/forward_grad.h>
+#include <torch/library.h>
+
+namespace seq2seq_fast {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using OptionalTensor = const std::optional<Tensor>&;
+
+using LayerSchema = std::vector<Tensor>(const Tensor&, OptionalTensor, OptionalTensor, at::TensorList, OptionalTensor,
+                                        OptionalTensor, std::string_view, bool);
+using BackwardSchema = std::vector<Tensor>(const c10::List<std::optional<Tensor>>&, const Tensor&, std::array<bool, 4>,
+                                           const Tensor&, OptionalTensor, OptionalTensor, at::TensorList,
+                                           OptionalTensor, OptionalTensor, std::string_view, bool);
+
+template <class Schema>
+c10::TypedOperatorHandle<Schema> find(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Schema>();
+}
+
+const auto& layer_op() {
+  static const auto op = find<LayerSchema>("seq2seq_fast::rnn_layer");
+  return op;
+}
+
+const auto& composite_op() {
+  static const auto op = find<LayerSchema>("seq2seq_fast::rnn_layer_composite");
+  return op;
+}
+
+std::optional<Tensor> optional(const Tensor& tensor) {
+  return tensor.defined() ? std::optional<Tensor>(tensor) : std::nullopt;
+}
+
+struct RnnLayer : torch::autograd::Function<RnnLayer> {
+  static constexpr bool is_traceable = true;
+
+  static variable_list forward(AutogradContext* ctx, const Tensor& input, OptionalTensor h_0, OptionalTensor c_0,
+                               at::TensorList weights, OptionalTensor lengths, OptionalTensor batch_sizes,
+                               const std::string& cell, bool bidirectional) {
+    static const auto op = find<LayerSchema>("seq2seq_fast::rnn_layer_train");
+    at::AutoDispatchBelowADInplaceOrView below;
+    variable_list outputs = op.call(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional);
+    variable_list saved{input, h_0.value_or(Tensor()), c_0.value_or(Tensor()), lengths.value_or(Tensor()),
+                        batch_sizes.value_or(Tensor()), outputs.back()};
+    saved.insert(saved.end(), weights.begin(), weights.end());
+    ctx->save_for_backward(std::move(saved));
+    ctx->saved_data["cell"] = cell;
+    ctx->saved_data["bidirectional"] = bidirectional;
+    ctx->set_materialize_grads(false);
+    outputs.pop_back();
+    return outputs;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& d_outputs) {
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor &input = saved[0], &h_0 = saved[1], &c_0 = saved[2], &reserve = saved[5];
+    const auto lengths = optional(saved[3]), batch_sizes = optional(saved[4]);
+    const at::TensorList weights(saved.data() + 6, saved.size() - 6);
+    const std::string& cell = ctx->saved_data["cell"].toStringRef();
+    const bool bidirectional = ctx->saved_data["bidirectional"].toBool();
+
+    // edges go by the tensors there are, in the order of forward's arguments
+    size_t edge = 0;
+    const auto needed = [&](const Tensor& x) { return x.defined() && ctx->needs_input_grad(edge++); };
+    std::array<bool, 4> needs{needed(input), needed(h_0), needed(c_0), false};
+    std::vector<bool> weight_needs;
+    for (const Tensor& weight : weights) {
+      weight_needs.push_back(needed(weight));
+      needs[3] |= weight_needs.back();
+    }
+
+    variable_list gradients;
+    if (at::GradMode::is_enabled()) {
+      gradients = differentiable(d_outputs, needs, weight_needs, input, h_0, c_0, weights, lengths, batch_sizes, cell,
+                                 bidirectional);
+    } else {
+      static const auto op = find<BackwardSchema>("seq2seq_fast::rnn_layer_backward");
+      c10::List<std::optional<Tensor>> d;
+      for (const Tensor& d_output : d_outputs) d.push_back(optional(d_output));
+      gradients = op.call(d, reserve, needs, input, optional(h_0), optional(c_0), weights, lengths, batch_sizes, cell,
+                          bidirectional);
+    }
+
+    variable_list results;
+    for (size_t k = 0; k < 3; ++k) results.push_back(needs[k] ? gradients[k] : Tensor());
+    for (size_t k = 0; k < weights.size(); ++k) results.push_back(weight_needs[k] ? gradients[3 + k] : Tensor());
+    // lengths, batch_sizes, cell, bidirectional
+    results.resize(results.size() + 4);
+    return results;
+  }
+
+ private:
+  // The gradients as functions that can be differentiated again: through the reference.
+  static variable_list differentiable(const variable_list& d_outputs, std::array<bool, 4> needs,
+                                      const std::vector<bool>& weight_needs, const Tensor& input, const Tensor& h_0,
+                                      const Tensor& c_0, at::TensorList weights, const std::optional<Tensor>& lengths,
+                                      const std::optional<Tensor>& batch_sizes, const std::string& cell,
+                                      bool bidirectional) {
+    const variable_list outputs = composite_op().call(input, optional(h_0), optional(c_0), weights, lengths,
+                                                      batch_sizes, cell, bidirectional);
+    variable_list used, d_used, wanted;
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      if (!d_outputs[k].defined()) continue;
+      used.push_back(outputs[k]);
+      d_used.push_back(d_outputs[k]);
+    }
+    const variable_list arguments = [&] {
+      variable_list all{input, h_0, c_0};
+      all.insert(all.end(), weights.begin(), weights.end());
+      return all;
+    }();
+    std::vector<size_t> where;
+    for (size_t k = 0; k < arguments.size(); ++k) {
+      if (!(k < 3 ? needs[k] : weight_needs[k - 3])) continue;
+      wanted.push_back(arguments[k]);
+      where.push_back(k);
+    }
+    variable_list gradients(arguments.size());
+    const variable_list found =
+        torch::autograd::grad(used, wanted, d_used, /*retain_graph=*/true, /*create_graph=*/true, /*allow_unused=*/true);
+    for (size_t k = 0; k < found.size(); ++k) gradients[where[k]] = found[k];
+    return gradients;
+  }
+};
+
+bool transforming() {
+  const auto& functorch = at::functorch::functorchTLSAccessor();
+  if (functorch) {
+    try {
+      functorch->checkSupportsCppAutogradFunction();
+    } catch (const c10::Error&) {
+      return true;
+    }
+  }
+  return torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr;
+}
+
+std::vector<Tensor> rnn_layer_autograd(const Tensor& input, OptionalTensor h_0, OptionalTensor c_0,
+                                       at::TensorList weights, OptionalTensor lengths, OptionalTensor batch_sizes,
+                                       std::string_view cell, bool bidirectional) {
+  if (transforming())
+    return composite_op().call(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional);
+  const auto differentiated = [](const Tensor& x) { return x.requires_grad(); };
+  const auto maybe = [&](OptionalTensor x) { return x.has_value() && differentiated(*x); };
+  if (at::GradMode::is_enabled() && (differentiated(input) || maybe(h_0) || maybe(c_0) ||
+                                     std::any_of(weights.begin(), weights.end(), differentiated)))
+    return RnnLayer::apply(input, h_0, c_0, weights, lengths, batch_sizes, std::string(cell), bidirectional);
+  at::AutoDispatchBelowADInplaceOrView below;
+  return layer_op().call(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional);
+}
+
+// Computes in autocast's dtype and gives the dtypes torch gives: in a GRU and a single LSTM step the state's own takes
+// part in sums with it and wins; an RNN and an LSTM layer give autocast's.
+std::vector<Tensor> rnn_layer_autocast(const Tensor& input, OptionalTensor h_0, OptionalTensor c_0,
+                                       at::TensorList weights, OptionalTensor lengths, OptionalTensor batch_sizes,
+                                       std::string_view cell, bool bidirectional) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCPU);
+  const auto dtype = at::autocast::get_autocast_dtype(at::kCPU);
+  const auto cast = [&](const Tensor& x) { return at::autocast::cached_cast(dtype, x, at::kCPU); };
+  const auto cast_some = [&](OptionalTensor x) { return x.has_value() ? std::optional<Tensor>(cast(*x)) : std::nullopt; };
+  std::vector<Tensor> cast_weights;
+  for (const Tensor& weight : weights) cast_weights.push_back(cast(weight));
+  auto outputs = layer_op().call(cast(input), cast_some(h_0), cast_some(c_0), cast_weights, lengths, batch_sizes, cell,
+                                 bidirectional);
+  const bool single_step = input.dim() == 2 && !batch_sizes.has_value();
+  if (cell == "gru" || (cell == "lstm" && single_step))
+    for (Tensor& output : outputs) output = output.to(h_0.has_value() ? h_0->scalar_type() : input.scalar_type());
+  return outputs;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(seq2seq_fast, Autograd, m) { m.impl("rnn_layer", rnn_layer_autograd); }
+
+TORCH_LIBRARY_IMPL(seq2seq_fast, AutocastCPU, m) { m.impl("rnn_layer", rnn_layer_autocast); }
+
+// Under vmap the reference runs, every operation of which has a batching rule.
+TORCH_LIBRARY_IMPL(seq2seq_fast, FuncTorchBatched, m) {
+  m.impl("rnn_layer", [](const Tensor& input, OptionalTensor h_0, OptionalTensor c_0, at::TensorList weights,
+                         OptionalTensor lengths, OptionalTensor batch_sizes, std::string_view cell,
+                         bool bidirectional) -> std::vector<Tensor> {
+    return composite_op().call(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional);
+  });
+}
+
+}  // namespace seq2seq_fast

@@ -1,0 +1,227 @@
+// The time loop forward: the inputs of a few steps as one product, then step by step the product with the state and
+// the cell's maths on what is still in the first-level cache. Its twin is backward.h.
+#pragma once
+
+#include "pack.h"
+#include "states.h"
+#include "tile.h"
+
+namespace {
+
+using seq2seq_fast::Arena;
+using seq2seq_fast::Plan;
+using seq2seq_fast::Team;
+
+// Where the units and gates of a cell lie in panels: a panel is `units` vectors of hidden units, each with all its
+// gates side by side.
+template <class E, template <class> class CellOf>
+struct Panels {
+  using A = Sum<E>;
+  using C = CellOf<Vec<A>>;
+  static constexpr int L = lanes<A>;
+  static constexpr int units = max_tile_vectors / C::gates;
+  static constexpr int vectors = units * C::gates;  // of a whole panel
+  static constexpr int width = vectors * L;
+
+  int64_t H;
+  int64_t unit_vectors() const { return (H + L - 1) / L; }
+  int64_t count() const { return (unit_vectors() + units - 1) / units; }
+  int units_in(int64_t p) const { return int(unit_vectors() - p * units < units ? unit_vectors() - p * units : units); }
+  int64_t size(int64_t K) const { return groups(K, Element<E>::group) * Element<E>::group * width; }
+
+  void pack(E* panels, const E* weight, int64_t K, int64_t from, int64_t to) const {
+    for (int64_t p = from; p < to; ++p) {
+      const int columns = units_in(p) * C::gates * L;
+      for (int u = 0; u < units_in(p); ++u)
+        for (int g = 0; g < C::gates; ++g) {
+          const int64_t j = (p * units + u) * L;
+          pack_transposed<E>(panels + p * size(K) + (u * C::gates + g) * L * Element<E>::group, columns,
+                             weight + (g * H + j) * K, K, H - j < L ? H - j : L, K);
+        }
+    }
+  }
+};
+
+// The memory one direction works in.
+template <class E, template <class> class CellOf>
+struct ForwardMemory {
+  using A = Sum<E>;
+  using C = CellOf<Vec<A>>;
+  using P = Panels<E, CellOf>;
+  static constexpr int64_t gates_x_size = 96 * 1024;  // sums a thread keeps: half of a second-level cache
+
+  E *weight_ih, *weight_hh;
+  A *bias_x, *bias_h;
+  StateRows<E> initial, states;
+  // by thread
+  int64_t chunk_rows, owned_panels;
+  A* gates_x;
+  const E** input_rows;
+
+  ForwardMemory(const Layer& layer, const Direction& direction, int team, bool by_rows, Arena& arena) {
+    const P panels{layer.hidden_size};
+    const int64_t batch = layer.sequence.batch, hidden = padded(layer.hidden_size), n = panels.count();
+    weight_ih = arena.take<E>(n * panels.size(layer.input_size));
+    weight_hh = arena.take<E>(n * panels.size(layer.hidden_size));
+    bias_x = arena.take<A>(n * P::width);
+    bias_h = arena.take<A>(n * P::width);
+    const int state_slots = 1 + C::has_c;
+    initial = {arena.take<char>(batch * state_slots * hidden * sizeof(A)), hidden, state_slots};
+    if (direction.reserve) {
+      states = {(char*)direction.reserve, hidden, state_slots + C::saved};
+    } else {
+      states = {arena.take<char>(2 * batch * state_slots * hidden * sizeof(A)), hidden, state_slots};
+    }
+    owned_panels = by_rows ? n : (n + team - 1) / team;
+    const int64_t rows = by_rows ? (batch + team - 1) / team : batch;
+    chunk_rows = gates_x_size / (owned_panels * P::width);
+    if (chunk_rows < rows) chunk_rows = rows;
+    if (chunk_rows > layer.sequence.rows) chunk_rows = layer.sequence.rows;
+    gates_x = arena.take<A>(team * chunk_rows * owned_panels * P::width);
+    input_rows = arena.take<const E*>(team * chunk_rows);
+  }
+};
+
+template <class E, template <class> class CellOf>
+struct Forward {
+  using A = Sum<E>;
+  using V = Vec<A>;
+  using C = CellOf<V>;
+  using P = Panels<E, CellOf>;
+  static constexpr int L = lanes<A>;
+
+  const Layer& layer;
+  const Direction& direction;
+  int64_t output_offset;  // of this direction in a row of the output
+  const ForwardMemory<E, CellOf>& memory;
+  Team team;
+  bool by_rows;
+
+  P panels{layer.hidden_size};
+  Steps steps{layer.sequence, direction.reverse};
+  int64_t row_begin = by_rows ? team.begin(layer.sequence.batch) : 0;
+  int64_t row_end = by_rows ? team.end(layer.sequence.batch) : layer.sequence.batch;
+  int64_t panel_begin = by_rows ? 0 : team.begin(panels.count());
+  int64_t panel_end = by_rows ? panels.count() : team.end(panels.count());
+  int64_t columns = memory.owned_panels * P::width;
+  A* gates_x = memory.gates_x + team.rank * memory.chunk_rows * columns;
+  const E** input_rows = memory.input_rows + team.rank * memory.chunk_rows;
+
+  void operator()() {
+    pack(team.begin(panels.count()), team.end(panels.count()));
+    if (team.rank == 0) read_initial(layer, direction, memory.initial, C::has_c);
+    team.wait();
+    const int64_t T = layer.sequence.steps;
+    for (int64_t s = 0; s < T;) {
+      const int64_t chunk = input_chunk(s);
+      A* x = gates_x;
+      for (; s < chunk; ++s) {
+        const int64_t rows = end(s) - row_begin;
+        if (rows > 0) {
+          step(s, x);
+          x += rows * columns;
+        }
+        if (!by_rows) team.wait();
+      }
+    }
+    // rows of no steps end as they began
+    for (int64_t i = std::max(row_begin, layer.sequence.active[0]); i < row_end; ++i) finish(memory.initial, i, i);
+  }
+
+ private:
+  // rows [row_begin, end(s)) are this thread's at step s
+  int64_t end(int64_t s) const { return std::max(row_begin, std::min(row_end, steps.active(s))); }
+
+  void pack(int64_t from, int64_t to) {
+    panels.pack(memory.weight_ih, (const E*)direction.weight_ih, layer.input_size, from, to);
+    panels.pack(memory.weight_hh, (const E*)direction.weight_hh, layer.hidden_size, from, to);
+    const E *ih = (const E*)direction.bias_ih, *hh = (const E*)direction.bias_hh;
+    for (int64_t p = from; p < to; ++p)
+      for (int u = 0; u < panels.units_in(p); ++u)
+        for (int g = 0; g < C::gates; ++g)
+          for (int lane = 0; lane < L; ++lane) {
+            const int64_t j = (p * P::units + u) * L + lane, column = p * P::width + (u * C::gates + g) * L + lane;
+            const int64_t b = g * layer.hidden_size + j;
+            const bool there = ih && j < layer.hidden_size, apart = C::splits_bias && g == C::gates - 1;
+            memory.bias_x[column] = !there ? 0 : apart ? to_sum(ih[b]) : to_sum(ih[b]) + to_sum(hh[b]);
+            memory.bias_h[column] = there && apart ? to_sum(hh[b]) : 0;
+          }
+  }
+
+  // Multiplies the inputs of the steps from s on with weight_ih, as many as fit; returns the step after them.
+  int64_t input_chunk(int64_t s) {
+    int64_t rows = 0;
+    for (; s < layer.sequence.steps; ++s) {
+      const int64_t here = end(s) - row_begin;
+      if (rows && rows + here > memory.chunk_rows) break;
+      const E* at = (const E*)layer.input.data + layer.input.by_step[steps.time(s)];
+      for (int64_t i = row_begin; i < end(s); ++i) input_rows[rows++] = at + layer.input.by_row[i];
+    }
+    const int64_t K = layer.input_size, group = Element<E>::group;
+    for (int64_t p = panel_begin; p < panel_end; ++p) {
+      const int vectors = panels.units_in(p) * C::gates;
+      A* out = gates_x + (p - panel_begin) * P::width;
+      for (int64_t m = 0; m < rows;) {
+        const int here = next_tile(rows - m, vectors);
+        tile_for<E>(here, vectors)(groups(K, group), input_rows + m, 1, K % group, memory.weight_ih + p * panels.size(K),
+                                   out + m * columns, columns, memory.bias_x + p * P::width, false);
+        m += here;
+      }
+    }
+    return s;
+  }
+
+  void step(int64_t s, const A* x) {
+    const int64_t t = steps.time(s), continuing = steps.continuing(s), rows_end = end(s), batch = layer.sequence.batch;
+    const int64_t H = layer.hidden_size;
+    const bool training = direction.reserve;
+    const int64_t now = training ? steps.first(s) : (s & 1) * batch;
+    const int64_t before = s == 0 ? 0 : training ? steps.first(s - 1) : ((s - 1) & 1) * batch;
+    E* out = (E*)layer.output.data + layer.output.by_step[t] + output_offset;
+    for (int64_t p = panel_begin; p < panel_end; ++p) {
+      const int units = panels.units_in(p), vectors = units * C::gates;
+      for (int64_t i = row_begin; i < rows_end;) {
+        const int here = next_tile(rows_end - i, vectors);
+        alignas(64) A product[max_tile_rows * P::width];
+        const E* h[max_tile_rows];
+        for (int m = 0; m < here; ++m) h[m] = i + m < continuing ? memory.states.h(before + i + m) : memory.initial.h(i + m);
+        const bool zero = i >= continuing && !direction.h_0;
+        const int64_t K = zero ? 0 : H, group = Element<E>::group;
+        tile_for<E>(here, vectors)(groups(K, group), h, 1, K % group, memory.weight_hh + p * panels.size(H), product,
+                                   P::width, memory.bias_h + p * P::width, false);
+        for (int m = 0; m < here; ++m) {
+          const int64_t row = i + m;
+          const A* c_row = nullptr;
+          if constexpr (C::has_c) c_row = row < continuing ? memory.states.c(before + row) : memory.initial.c(row);
+          const A* x_row = x + (row - row_begin) * columns + (p - panel_begin) * P::width;
+          for (int u = 0; u < units; ++u) {
+            const int64_t j = (p * P::units + u) * L;
+            V gate_x[C::gates], gate_h[C::gates], save[C::saved + 1];
+            for (int g = 0; g < C::gates; ++g) {
+              gate_x[g] = load<A>(x_row + (u * C::gates + g) * L);
+              gate_h[g] = load<A>(product + m * P::width + (u * C::gates + g) * L);
+            }
+            V h_j = load_some<E>(h[m] + j, L), c_j{};
+            if constexpr (C::has_c) c_j = load<A>(c_row + j);
+            C::forward(gate_x, gate_h, h_j, c_j, save);
+            store_some<E>(memory.states.h(now + row) + j, h_j, L);
+            if constexpr (C::has_c) store<A>(memory.states.c(now + row) + j, c_j);
+            if (training)
+              for (int k = 0; k < C::saved; ++k) store<A>(memory.states.slot(now + row, 1 + C::has_c + k) + j, save[k]);
+            store_some<E>(out + layer.output.by_row[row] + j, h_j, H - j);
+          }
+        }
+        i += here;
+      }
+    }
+    for (int64_t i = std::max(row_begin, steps.staying(s)); i < rows_end; ++i) finish(memory.states, now + i, i);
+  }
+
+  void finish(const StateRows<E>& rows, int64_t index, int64_t i) {
+    const int64_t from = panel_begin * P::units * L;
+    const int64_t to = std::min(panel_end * P::units * L, layer.hidden_size);
+    write_final<E>(layer, direction, i, rows.h(index), C::has_c ? rows.c(index) : nullptr, from, to);
+  }
+};
+
+}  // namespace

@@ -1,0 +1,199 @@
+// After the backward loop: d_weight_hh, d_weight_ih and d_bias as sums over all steps, and d_input.
+#pragma once
+
+#include "backward.h"
+
+namespace {
+
+// What one thread packs into.
+template <class E>
+struct GradientMemory {
+  static constexpr int64_t block = 256;  // rows summed at a time: their panels fit the second-level cache
+  static constexpr int64_t input_rows = 64;
+
+  E *left, *right;
+  const E** rows;
+
+  static constexpr int64_t width = 3 * lanes<Sum<E>>;  // of a panel: with 8 rows, 24 sums
+
+  GradientMemory(int64_t columns, Arena& arena) {
+    left = arena.take<E>(block * max_tile_rows);
+    right = arena.take<E>(block * groups(columns, width) * width);
+    rows = arena.take<const E*>(block);
+  }
+};
+
+template <class E, template <class> class CellOf>
+struct Gradients {
+  using A = Sum<E>;
+  using V = Vec<A>;
+  using C = CellOf<V>;
+  using M = BackwardMemory<E, CellOf>;
+  static constexpr int L = lanes<A>;
+  static constexpr int group = Element<E>::group;
+
+  const Layer& layer;
+  const Direction& direction;
+  const M& memory;
+  const GradientMemory<E>& scratch;
+  Team team;
+
+  int64_t H = layer.hidden_size, I = layer.input_size;
+  Steps steps{layer.sequence, direction.reverse};
+
+  // This thread's share of the gates' rows.
+  void weights() {
+    const int64_t identity[] = {0, 1, 2, 3};
+    int64_t input_gate[4];
+    for (int g = 0; g < C::gates; ++g) input_gate[g] = C::d_input_gate[g];
+    if (direction.d_weight_hh)
+      outer((A*)direction.d_weight_hh, (A*)direction.d_bias_hh, H, C::d_state_slot, identity, [&](int64_t s, int64_t i) {
+        return i < steps.continuing(s) ? memory.states.h(steps.first(s - 1) + i) : memory.initial.h(i);
+      });
+    if (direction.d_weight_ih)
+      outer((A*)direction.d_weight_ih, (A*)direction.d_bias_ih, I, 0, input_gate, [&](int64_t s, int64_t i) {
+        const int64_t t = steps.time(s);
+        return (const E*)layer.input.data + layer.input.by_step[t] + layer.input.by_row[i];
+      });
+  }
+
+ private:
+  // d_weight[gate g, unit j][:] = sum over rows of d_gates[slot + g][j] * right_row[:], and d_bias likewise.
+  template <class RightRow>
+  void outer(A* d_weight, A* d_bias, int64_t columns, int slot, const int64_t* gate, RightRow right_row) {
+    const int64_t unit_tiles = groups(H, max_tile_rows), tiles = C::gates * unit_tiles;
+    const int64_t width = GradientMemory<E>::width, panels = groups(columns, width);
+    bool first = true;
+    int64_t s = 0, i = 0;
+    while (s < layer.sequence.steps) {
+      // a block of rows in the order of the steps, and their gradients' rows
+      int64_t K = 0;
+      const E* d_rows[GradientMemory<E>::block];
+      while (s < layer.sequence.steps && K < GradientMemory<E>::block) {
+        if (i == steps.active(s)) {
+          ++s;
+          i = 0;
+          continue;
+        }
+        scratch.rows[K] = right_row(s, i);
+        d_rows[K++] = memory.d_gates + (steps.first(s) + i++) * memory.row_size() + slot * memory.hidden;
+      }
+      if (!K) break;
+      for (int64_t p = 0; p < panels; ++p) {
+        const int64_t here = std::min(width, columns - p * width);
+        pack_rows<E>(scratch.right + p * width * GradientMemory<E>::block, groups(here, L) * L, here, K,
+                     [&](int64_t k) { return scratch.rows[k] + p * width; });
+      }
+      for (int64_t tile = team.begin(tiles); tile < team.end(tiles); ++tile) {
+        const int64_t g = tile / unit_tiles, j = tile % unit_tiles * max_tile_rows;
+        const int units = int(std::min<int64_t>(max_tile_rows, H - j));
+        const int64_t row = gate[g] * H + j;
+        pack_rows<E>(scratch.left, max_tile_rows, units, K, [&](int64_t k) { return d_rows[k] + g * memory.hidden + j; });
+        if (d_bias) add_rows(d_bias + row, units, K, first);
+        for (int64_t p = 0; p < panels; ++p)
+          product(d_weight + row * columns + p * width, columns, units, std::min(width, columns - p * width), K,
+                  scratch.right + p * width * GradientMemory<E>::block, first);
+      }
+      first = false;
+    }
+  }
+
+  void add_rows(A* to, int units, int64_t K, bool first) {
+    A sum[max_tile_rows] = {};
+    for (int64_t k = 0; k < K; k += group)
+      for (int m = 0; m < max_tile_rows; ++m)
+        for (int g = 0; g < group; ++g) sum[m] += to_sum(scratch.left[(k * max_tile_rows) + m * group + g]);
+    for (int m = 0; m < units; ++m) to[m] = first ? sum[m] : to[m] + sum[m];
+  }
+
+  void product(A* to, int64_t ld, int units, int64_t columns, int64_t K, const E* right, bool first) {
+    const int vectors = int(groups(columns, L));
+    alignas(64) A sums[max_tile_rows * max_tile_vectors * L];
+    for (int m = 0; m < units;) {
+      const int here = next_tile(units - m, vectors);
+      const E* rows[max_tile_rows];
+      for (int r = 0; r < here; ++r) rows[r] = scratch.left + (m + r) * group;
+      tile_for<E>(here, vectors)(groups(K, group), rows, max_tile_rows, false, right, sums, vectors * L, nullptr, false);
+      for (int r = 0; r < here; ++r)
+        for (int n = 0; n < vectors; ++n) {
+          A* out = to + (m + r) * ld + n * L;
+          const V sum = load<A>(sums + (r * vectors + n) * L);
+          const int64_t left = columns - n * L;
+          store_some<A>(out, first ? sum : sum + load_some<A>(out, left), left);
+        }
+      m += here;
+    }
+  }
+};
+
+// d_input = d_gates weight_ih, summed over directions, for this thread's share of the rows.
+template <class E, template <class> class CellOf>
+struct InputGradient {
+  using A = Sum<E>;
+  using C = CellOf<Vec<A>>;
+  using M = BackwardMemory<E, CellOf>;
+  static constexpr int L = lanes<A>;
+
+  const Layer& layer;
+  const M* const* memory;        // by direction
+  E* const* weight_ih;           // by direction: panels of inputs, over the padded gates
+  Team team;
+
+  static int64_t panels(const Layer& layer) { return groups(layer.input_size, M::width); }
+  static int64_t panels_size(const Layer& layer) {
+    return panels(layer) * M::width * C::gates * M::whole_vectors(layer.hidden_size);
+  }
+
+  void pack() const {
+    const int64_t I = layer.input_size, hidden = M::whole_vectors(layer.hidden_size);
+    for (int d = 0; d < layer.directions; ++d)
+      for (int64_t p = team.begin(panels(layer)); p < team.end(panels(layer)); ++p) {
+        const int64_t here = std::min<int64_t>(M::width, I - p * M::width);
+        pack_rows<E>(weight_ih[d] + p * M::width * C::gates * hidden, groups(here, L) * L, here, C::gates * hidden,
+                     [&](int64_t k) {
+                       const E* row = M::weight_row((const E*)layer.direction[d].weight_ih, I, layer.hidden_size, hidden,
+                                                    k, true);
+                       return row ? row + p * M::width : nullptr;
+                     });
+      }
+  }
+
+  void operator()() const {
+    // blocks of rows whose gradients stay in the second-level cache while the panels pass by
+    constexpr int64_t block = GradientMemory<E>::input_rows;
+    const int64_t end = team.end(layer.sequence.rows);
+    int64_t t = 0;
+    E* to[block];
+    for (int64_t from = team.begin(layer.sequence.rows); from < end; from += block) {
+      const int64_t rows = std::min(block, end - from);
+      for (int64_t r = 0; r < rows; ++r) {
+        while (from + r >= layer.sequence.first[t] + layer.sequence.active[t]) ++t;
+        to[r] = (E*)layer.d_input.data + layer.d_input.by_step[t] +
+                layer.d_input.by_row[from + r - layer.sequence.first[t]];
+      }
+      for (int64_t p = 0; p < panels(layer); ++p) product(from, rows, p, to);
+    }
+  }
+
+ private:
+  void product(int64_t from, int64_t rows, int64_t p, E* const* to) const {
+    const int64_t K = C::gates * M::whole_vectors(layer.hidden_size), here = layer.input_size - p * M::width;
+    const int vectors = int(groups(std::min<int64_t>(M::width, here), L));
+    alignas(64) A sums[max_tile_rows * M::width];
+    for (int64_t m = 0; m < rows;) {
+      const int tile_rows = next_tile(rows - m, vectors);
+      for (int d = 0; d < layer.directions; ++d) {
+        const E* d_gates[max_tile_rows];
+        for (int r = 0; r < tile_rows; ++r) d_gates[r] = memory[d]->d_gates + (from + m + r) * memory[d]->row_size();
+        tile_for<E>(tile_rows, vectors)(K / Element<E>::group, d_gates, 1, false, weight_ih[d] + p * M::width * K, sums,
+                                        M::width, nullptr, d > 0);
+      }
+      for (int r = 0; r < tile_rows; ++r)
+        for (int n = 0; n < vectors; ++n)
+          store_some<E>(to[m + r] + p * M::width + n * L, load<A>(sums + r * M::width + n * L), here - n * L);
+      m += tile_rows;
+    }
+  }
+};
+
+}  // namespace

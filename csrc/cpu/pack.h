@@ -1,0 +1,82 @@
+// Panels: the columns of a matrix in the order in which tiles read them.
+//
+// A panel holds `width` columns: for each group along the sum, width times that group. Missing columns are zero.
+#pragma once
+
+#include "simd.h"
+
+namespace {
+
+// Transposes a square block in place: each half of the lanes changes place with the same half of the rows.
+template <class G, int half = lanes<G> / 2>
+inline void transpose(Vec<G>* rows) {
+  constexpr int L = lanes<G>;
+  typedef decltype(Vec<G>{} == Vec<G>{}) Lanes;
+  Lanes low, high;
+#pragma GCC unroll 16
+  for (int lane = 0; lane < L; ++lane) {
+    low[lane] = lane & half ? L + lane - half : lane;
+    high[lane] = lane & half ? L + lane : lane + half;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < L; ++i) {
+    if (i & half) continue;
+    const Vec<G> a = rows[i], b = rows[i + half];
+    rows[i] = __builtin_shuffle(a, b, low);
+    rows[i + half] = __builtin_shuffle(a, b, high);
+  }
+  if constexpr (half > 1) transpose<G, half / 2>(rows);
+}
+
+// One vector of columns of a panel, from `count` rows of a matrix that lie K elements apart: column n is row n.
+template <class E>
+void pack_transposed(E* panel, int64_t width, const E* rows, int64_t row_stride, int64_t count, int64_t K) {
+  using G = std::conditional_t<Element<E>::group == 2, uint32_t, E>;
+  constexpr int L = lanes<G>;
+  constexpr int group = Element<E>::group;
+  for (int64_t k = 0; k < K; k += L * group) {
+    const int64_t here = K - k < L * group ? K - k : L * group;
+    Vec<G> block[L];
+    if (here == L * group && count == L) {
+#pragma GCC unroll 16
+      for (int n = 0; n < L; ++n) __builtin_memcpy(&block[n], rows + n * row_stride + k, sizeof block[n]);
+    } else {
+      for (int n = 0; n < L; ++n) {
+        block[n] = Vec<G>{};
+        if (n < count) __builtin_memcpy(&block[n], rows + n * row_stride + k, here * sizeof(E));
+      }
+    }
+    transpose<G>(block);
+    const int64_t stored = groups(here, group);
+    E* to = panel + (k / group) * width * group;
+    if (stored == L) {
+#pragma GCC unroll 16
+      for (int n = 0; n < L; ++n) __builtin_memcpy(to + n * width * group, &block[n], sizeof block[n]);
+    } else {
+      for (int n = 0; n < stored; ++n) __builtin_memcpy(to + n * width * group, &block[n], sizeof block[n]);
+    }
+  }
+}
+
+// A panel of `width` columns from rows that follow the sum: row(k) points at the first column, or is null for zeros;
+// `count` columns are there.
+template <class E, class RowAt>
+void pack_rows(E* panel, int64_t width, int64_t count, int64_t K, RowAt row) {
+  constexpr int group = Element<E>::group;
+  for (int64_t k = 0; k < K; k += group) {
+    E* to = panel + k * width;
+    for (int g = 0; g < group; ++g) {
+      const E* from = k + g < K ? row(k + g) : nullptr;
+      const int64_t there = from ? count : 0;
+      if constexpr (group == 1) {
+        if (there) __builtin_memcpy(to, from, there * sizeof(E));
+        __builtin_memset(to + there, 0, (width - there) * sizeof(E));
+      } else {
+        for (int64_t n = 0; n < there; ++n) to[n * group + g] = from[n];
+        for (int64_t n = there; n < width; ++n) to[n * group + g] = E{};
+      }
+    }
+  }
+}
+
+}  // namespace

@@ -1,0 +1,45 @@
+// How the threads share a layer: a small cost model.
+#pragma once
+
+#include "../recurrence.h"
+#include "team.h"
+
+namespace seq2seq_fast {
+
+struct Plan {
+  int threads;  // that run the layer
+  int looping;  // those of them that run the time loop; the others only take part in what is summed over time
+  bool by_rows;  // threads own rows of the batch and never meet; else they own hidden units and meet at every step
+};
+
+inline int64_t gates_of(Cell cell) { return cell == Cell::gru ? 3 : cell == Cell::lstm ? 4 : 1; }
+
+inline Plan plan_for(const Layer& layer) {
+  const int64_t gates = gates_of(layer.cell), H = layer.hidden_size;
+  const int64_t per_row = gates * H * (layer.input_size + H);
+  const int64_t work = layer.sequence.rows * per_row * layer.directions;
+  // a fork and join costs 2 us, in which a core does about 10^5 multiply-adds
+  if (layer.threads == 1 || work < 400'000) return {1, 1, true};
+  const int team = layer.threads / layer.directions;
+  if (team <= 1) return {layer.threads, layer.threads, true};
+  const int64_t rows = layer.sequence.batch / team;
+  const int64_t step = layer.sequence.rows / layer.sequence.steps * gates * H * H;
+  const bool weights_stay = gates * H * H <= 200'000;  // in the second-level cache of each core
+  if (rows >= 32 || (weights_stay && rows >= 8)) return {layer.threads, layer.threads, true};
+  if (step >= 20'000 && H >= 16 * team) return {layer.threads, layer.threads, false};  // a barrier costs 0.2 us
+  if (rows >= 4) return {layer.threads, layer.threads, true};
+  return {layer.threads, layer.directions, true};
+}
+
+// The team of one direction, out of `size` threads that run the layer.
+inline Team direction_team(int rank, int size, int directions, Barrier* barriers, int* direction) {
+  if (directions == 1 || size == 1) {
+    *direction = 0;
+    return {rank, size, &barriers[0]};
+  }
+  const int first = (size + 1) / 2;
+  *direction = rank >= first;
+  return rank < first ? Team{rank, first, &barriers[0]} : Team{rank - first, size - first, &barriers[1]};
+}
+
+}  // namespace seq2seq_fast

@@ -1,0 +1,107 @@
+// Vectors of the instruction set this file is compiled for, and the element types the loop takes.
+#pragma once
+
+namespace {
+
+template <class A>
+struct VectorOf {
+  typedef A type __attribute__((vector_size(SF_VECTOR_BYTES)));
+};
+template <class A>
+using Vec = typename VectorOf<A>::type;
+template <class A>
+constexpr int lanes = SF_VECTOR_BYTES / sizeof(A);
+
+// An element as it lies in memory: what sums of its products are taken in, and how many are multiplied at once.
+template <class E>
+struct Element {
+  using Sum = E;
+  using Group = E;
+  static constexpr int group = 1;
+};
+
+struct bfloat16 {
+  uint16_t bits;
+};
+
+template <>
+struct Element<bfloat16> {
+  using Sum = float;
+  using Group = uint32_t;  // two neighbours along the sum
+  static constexpr int group = 2;
+};
+
+template <class E>
+using Sum = typename Element<E>::Sum;
+
+inline int64_t groups(int64_t n, int group) { return (n + group - 1) / group; }
+
+template <class A>
+inline Vec<A> load(const A* p) {
+  Vec<A> v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+
+template <class A>
+inline void store(A* p, Vec<A> v) {
+  __builtin_memcpy(p, &v, sizeof v);
+}
+
+inline float to_sum(float x) { return x; }
+inline double to_sum(double x) { return x; }
+inline float to_sum(bfloat16 x) {
+  const uint32_t bits = uint32_t(x.bits) << 16;
+  float y;
+  __builtin_memcpy(&y, &bits, sizeof y);
+  return y;
+}
+
+template <class E>
+inline E from_sum(Sum<E> x) {
+  if constexpr (sizeof(E) == sizeof(x)) {
+    return x;
+  } else {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &x, sizeof bits);
+    if (x != x) return {uint16_t((bits >> 16) | 0x40)};
+    return {uint16_t((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)};  // round to nearest, ties to even
+  }
+}
+
+// The first n elements of a row as a vector of sums, zero after them.
+template <class E>
+inline Vec<Sum<E>> load_some(const E* p, int64_t n) {
+  using A = Sum<E>;
+  if constexpr (sizeof(E) == sizeof(A)) {
+    if (n >= lanes<A>) return load<A>(p);
+  }
+#ifdef SF_BFLOAT16
+  else if (n >= lanes<A>) {
+    return (Vec<A>)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
+  }
+#endif
+  A values[lanes<A>] = {};
+  for (int64_t k = 0; k < n && k < lanes<A>; ++k) values[k] = to_sum(p[k]);
+  return load<A>(values);
+}
+
+template <class E>
+inline void store_some(E* p, Vec<Sum<E>> v, int64_t n) {
+  using A = Sum<E>;
+  if constexpr (sizeof(E) == sizeof(A)) {
+    if (n >= lanes<A>) return store<A>(p, v);
+  }
+#ifdef SF_BFLOAT16
+  else if (n >= lanes<A>) {
+    const __m256bh rounded = _mm512_cvtneps_pbh((__m512)v);
+    __builtin_memcpy(p, &rounded, sizeof rounded);
+    return;
+  }
+#endif
+  A values[lanes<A>];
+  store<A>(values, v);
+  for (int64_t k = 0; k < n && k < lanes<A>; ++k) p[k] = from_sum<E>(values[k]);
+}
+
+}  // namespace

@@ -1,0 +1,81 @@
+// What the time loop takes: sizes and pointers. No torch. Everything is allocated and kept alive by the caller.
+#pragma once
+
+#include <cstdint>
+
+namespace seq2seq_fast {
+
+enum class Cell { gru, lstm, rnn_tanh, rnn_relu };
+enum class Dtype { float32, float64, bfloat16 };
+
+// Rows of the reserve are padded to this many elements, which the vectors of every processor divide.
+constexpr int64_t reserve_align = 16;
+constexpr int64_t padded(int64_t hidden) { return (hidden + reserve_align - 1) / reserve_align * reserve_align; }
+
+// The time and batch of a layer. The batch is ordered longest row first, so that the rows that run at a step are the
+// first ones: a PackedSequence is so already, padded input with lengths is through `Rows::by_row`.
+struct Sequence {
+  int64_t steps, batch;
+  int64_t rows;           // sum of active
+  const int64_t* active;  // (steps), how many rows run at step t; never increases
+  const int64_t* first;   // (steps), the sum of active before step t
+};
+
+// The rows of a tensor in any layout: row i of step t starts `by_step[t] + by_row[i]` elements into it.
+struct Rows {
+  void* data;
+  const int64_t* by_step;  // (steps)
+  const int64_t* by_row;   // (batch)
+};
+
+// One direction of a layer. Weights are contiguous, in the layer's dtype; gates in torch.nn's order.
+struct Direction {
+  const void* weight_ih;  // (G*H, I)
+  const void* weight_hh;  // (G*H, H)
+  const void* bias_ih;    // (G*H) or null
+  const void* bias_hh;    // (G*H) or null
+  const void* h_0;        // (batch, H) with rows at `hx_row`, or null for zeros
+  const void* c_0;        // likewise; LSTM only
+  void* h_n;              // (batch, H) with rows at `hx_row`
+  void* c_n;              // likewise; LSTM only
+  void* reserve;          // (rows, slots, padded(H)) of float, for float64 of double; null for inference
+  bool reverse;
+
+  // backward only; null where not asked for
+  const void* d_h_n;
+  const void* d_c_n;
+  void* d_h_0;
+  void* d_c_0;
+  void* d_weight_ih;
+  void* d_weight_hh;
+  void* d_bias_ih;
+  void* d_bias_hh;
+};
+
+struct Layer {
+  Cell cell;
+  Dtype dtype;  // of every tensor but the reserve; sums are taken in float, for float64 in double
+  int64_t input_size, hidden_size;
+  Sequence sequence;
+  Rows input;             // rows of I elements
+  Rows output;            // rows of directions * H; backward: its gradient, data null for zero
+  Rows d_input;           // backward only: rows of I elements; data null where not asked for
+  const int64_t* hx_row;  // (batch), where row i of a state starts, in elements
+  int directions;
+  Direction direction[2];
+  int threads;
+};
+
+// One engine for each instruction set. Both run a whole layer and return when it is done.
+struct Engine {
+  const char* name;
+  bool bfloat16;
+  void (*forward)(const Layer&);
+  void (*backward)(const Layer&);
+  double (*peak)(int threads);  // GFLOP/s of float32 multiply-adds from registers
+};
+
+// The best engine for this processor; SEQ2SEQ_FAST_ISA=plain|avx2|avx512|avx512_bf16 takes a lesser one.
+const Engine& engine();
+
+}  // namespace seq2seq_fast
