@@ -99,10 +99,15 @@ struct Gradients {
   }
 
   void add_rows(A* to, int units, int64_t K, bool first) {
+    constexpr int64_t block = 32;  // as in tile.h
     A sum[max_tile_rows] = {};
-    for (int64_t k = 0; k < K; k += group)
-      for (int m = 0; m < max_tile_rows; ++m)
-        for (int g = 0; g < group; ++g) sum[m] += to_sum(scratch.left[(k * max_tile_rows) + m * group + g]);
+    for (int64_t k = 0; k < K; k += block) {
+      A part[max_tile_rows] = {};
+      for (int64_t j = k; j < std::min(k + block, K); j += group)
+        for (int m = 0; m < max_tile_rows; ++m)
+          for (int g = 0; g < group; ++g) part[m] += to_sum(scratch.left[j * max_tile_rows + m * group + g]);
+      for (int m = 0; m < max_tile_rows; ++m) sum[m] += part[m];
+    }
     for (int m = 0; m < units; ++m) to[m] = first ? sum[m] : to[m] + sum[m];
   }
 

@@ -31,8 +31,12 @@ inline Vec<Sum<E>> multiply_add(typename Element<E>::Group a, Vec<Sum<E>> b, Vec
     return a * b + c;
 }
 
+// Sums are taken over blocks of this many groups and then added up: the error of a sum in one chain grows with its
+// length, and every block's share would round at the size of the whole.
+constexpr int64_t sum_block = 128;
+
 // K: groups along the sum. a: row pointers, read at steps of `stride` groups. odd: the last group of a holds one
-// element, and the one after it must not be read.
+// element, and the one after it must not be read. init: a row to add to each, or null.
 template <class E, int M, int N, int unroll>
 void tile(int64_t K, const E* const* a, int64_t stride, bool odd, const E* b, Sum<E>* c, int64_t ld_c, const Sum<E>* init,
           bool add) {
@@ -40,48 +44,52 @@ void tile(int64_t K, const E* const* a, int64_t stride, bool odd, const E* b, Su
   using Group = typename Element<E>::Group;
   constexpr int L = lanes<A>;
   constexpr int group = Element<E>::group;
-  Vec<A> sum[unroll][M][N];
   const char* row[M];
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) row[m] = reinterpret_cast<const char*>(a[m]);
-#pragma GCC unroll 8
-  for (int m = 0; m < M; ++m)
-#pragma GCC unroll 4
-    for (int n = 0; n < N; ++n)
-#pragma GCC unroll 4
-      for (int u = 0; u < unroll; ++u) sum[u][m][n] = Vec<A>{};
   const int64_t step = stride * int64_t(sizeof(Group));
-  const auto one = [&](int64_t k, Vec<A>(&s)[M][N], const E* b_k, int64_t bytes) {
-    Vec<A> column[N];
-#pragma GCC unroll 4
-    for (int n = 0; n < N; ++n) __builtin_memcpy(&column[n], b_k + n * L * group, sizeof column[n]);
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) {
-      Group value = 0;
-      __builtin_memcpy(&value, row[m] + k * step, bytes);
-#pragma GCC unroll 4
-      for (int n = 0; n < N; ++n) s[m][n] = multiply_add<E>(value, column[n], s[m][n]);
-    }
-  };
   const int64_t whole = odd ? K - 1 : K;
   int64_t k = 0;
-  for (; k + unroll <= whole; k += unroll) {
-#pragma GCC unroll 4
-    for (int u = 0; u < unroll; ++u) one(k + u, sum[u], b + (k + u) * N * L * group, sizeof(Group));
-  }
-  for (; k < whole; ++k) one(k, sum[0], b + k * N * L * group, sizeof(Group));
-  if (odd) one(k, sum[0], b + k * N * L * group, sizeof(E));
+  do {
+    Vec<A> sum[unroll][M][N];
 #pragma GCC unroll 8
-  for (int m = 0; m < M; ++m)
+    for (int m = 0; m < M; ++m)
 #pragma GCC unroll 4
-    for (int n = 0; n < N; ++n) {
+      for (int n = 0; n < N; ++n)
 #pragma GCC unroll 4
-      for (int u = 1; u < unroll; ++u) sum[0][m][n] += sum[u][m][n];
-      // last: thousands of small terms on top of a large one would each round at its size
-      if (add) sum[0][m][n] += load<A>(c + m * ld_c + n * L);
-      if (init) sum[0][m][n] += load<A>(init + n * L);
-      store<A>(c + m * ld_c + n * L, sum[0][m][n]);
+        for (int u = 0; u < unroll; ++u) sum[u][m][n] = Vec<A>{};
+    const auto one = [&](Vec<A>(&s)[M][N], int64_t at, int64_t bytes) __attribute__((always_inline)) {
+      Vec<A> column[N];
+#pragma GCC unroll 4
+      for (int n = 0; n < N; ++n) __builtin_memcpy(&column[n], b + (at * N + n) * L * group, sizeof column[n]);
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) {
+        Group value = 0;
+        __builtin_memcpy(&value, row[m] + at * step, bytes);
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) s[m][n] = multiply_add<E>(value, column[n], s[m][n]);
+      }
+    };
+    const int64_t end = whole - k < sum_block ? whole : k + sum_block;
+    for (; k + unroll <= end; k += unroll) {
+#pragma GCC unroll 4
+      for (int u = 0; u < unroll; ++u) one(sum[u], k + u, sizeof(Group));
     }
+    for (; k < end; ++k) one(sum[0], k, sizeof(Group));
+    if (k == whole && odd) one(sum[0], k++, sizeof(E));
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m)
+#pragma GCC unroll 4
+      for (int n = 0; n < N; ++n) {
+#pragma GCC unroll 4
+        for (int u = 1; u < unroll; ++u) sum[0][m][n] += sum[u][m][n];
+        if (add) sum[0][m][n] += load<A>(c + m * ld_c + n * L);
+        if (init) sum[0][m][n] += load<A>(init + n * L);
+        store<A>(c + m * ld_c + n * L, sum[0][m][n]);
+      }
+    add = true;
+    init = nullptr;
+  } while (k < K);
 }
 
 template <class E>
