@@ -30,6 +30,7 @@ test: $(VENV)/.extra-test ## the tests
 bench: $(VENV)/.extra-bench ## the speed tables; on a quiet machine
 	$(PY) -m benchmarks $(ARGS)
 
+# --capture=sys: a report goes to the file descriptor that pytest would keep to itself
 sanitize: $(VENV)/.extra-test ## the tests marked `sanitize` under AddressSanitizer and UBSan, in a copy under build/sanitize
 	SEQ2SEQ_FAST_BUILD=cpu CXXFLAGS="$(SANITIZERS) -g -O1" LDFLAGS="$(SANITIZERS)" \
 	  $(PY) setup.py --quiet build --build-base build/sanitize --build-lib build/sanitize/lib
@@ -39,7 +40,7 @@ sanitize: $(VENV)/.extra-test ## the tests marked `sanitize` under AddressSaniti
 	  LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so.6)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	  sh -c '$(CURDIR)/$(PY) -c "import sys; from seq2seq_fast import _native; sys.exit(_native.reason)" && \
-	    $(CURDIR)/$(PY) -m pytest tests -m sanitize $(ARGS)'
+	    $(CURDIR)/$(PY) -m pytest tests -m sanitize --capture=sys $(ARGS)'
 
 lint: $(VENV)/.extra-dev ## ruff and clang-format, changing nothing
 	$(PY) -m ruff check .
@@ -56,28 +57,32 @@ $(PY):
 	@if $(PYTHON) -c "import torch" 2>/dev/null; then \
 	  echo "$(VENV) uses the torch that $(PYTHON) has" && \
 	  $(PYTHON) -m venv --system-site-packages \
-	    $$($(PYTHON) -c "import pip, setuptools" 2>/dev/null && echo --without-pip) $(VENV) && \
+	    $$($(PYTHON) -c "import pip" 2>/dev/null && echo --without-pip) $(VENV) && \
 	  $(PYTHON) -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 	    > "$$($(PY) -c "import sysconfig; print(sysconfig.get_path('purelib'))")/parent.pth"; \
 	else $(PYTHON) -m venv $(VENV); fi
 
 # torch.txt holds pip to the torch that is here; torch warns on import where there is no numpy
 $(TORCH_READY): | $(PY)
-	$(PIP) "setuptools>=77" wheel ninja numpy
+	$(PIP) "setuptools>=77" ninja numpy
 	$(PYTHON) -c "import torch" 2>/dev/null || \
 	  $(PIP) torch==$(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 	$(PY) -c "import torch; print('torch===' + torch.__version__)" > $(VENV)/torch.txt
 	@rm -f $(VENV)/.torch-* && touch $@
 
-# not stamped where there is no extension, so that the next run tries again
+# without a stamp where the extension was wanted and there is none: the next run tries again
 $(BUILT): setup.py pyproject.toml $(CSRC) $(TORCH_READY)
 	$(PIP) --no-build-isolation --no-deps --editable .
 	@rm -f $(VENV)/.built-*
-	@reason=$$($(PY) -c "from seq2seq_fast import _native; print(_native.reason or '')") && \
-	  if [ -z "$$reason" ]; then touch $@; else echo "$$reason; everything runs on torch's own layers"; fi
+	@reason=$$($(PY) -c "from seq2seq_fast import _native; print(_native.reason or '')") || exit 1; \
+	  if [ -n "$$reason" ]; then echo "$$reason; everything runs on torch's own layers"; fi; \
+	  if [ -z "$$reason" ] || [ $(SEQ2SEQ_FAST_BUILD) = none ]; then touch $@; fi
 
-# pip finds the package installed, and so only adds what its extra asks for
+# the extra's list is read from the installed package, so that pip has no cause to look for another seq2seq_fast
 $(VENV)/.extra-%: pyproject.toml $(TORCH_READY) | $(BUILT)
-	@$(PIP) --constraint $(VENV)/torch.txt "seq2seq_fast[$*]" || \
-	  { echo "make: a package of the extra [$*] is missing and could not be installed; pip names it above"; exit 1; }
+	@$(PY) -c "import sys; from importlib.metadata import requires; \
+	  print(*(r.partition(';')[0] for r in requires('seq2seq_fast') if sys.argv[1] in r.partition(';')[2]))" $* \
+	  | tr ' ' '\n' > $(VENV)/$*.txt
+	@$(PIP) --constraint $(VENV)/torch.txt --requirement $(VENV)/$*.txt || \
+	  { echo "make $*: pip says above which of these could not be installed:" $$(cat $(VENV)/$*.txt); exit 1; }
 	@touch $@

@@ -85,7 +85,7 @@ class Build(BuildExtension):
 
 extension = CppExtension(
     "seq2seq_fast._C",
-    ["csrc/ops.cpp", *sorted(glob("csrc/cpu/*.cpp"))],
+    sorted([*glob("csrc/*.cpp"), *glob("csrc/cpu/*.cpp")]),
     include_dirs=["csrc"],
     depends=sorted(glob("csrc/**/*.h", recursive=True)),
     # the instruction set is chosen at run time: no -march. CXXFLAGS last: `make sanitize` has the final word

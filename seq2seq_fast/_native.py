@@ -8,7 +8,7 @@ def _load():
     try:
         from . import _build
     except ImportError:
-        return None, "the C++ extension is not built: seq2seq_fast runs from sources that were never installed"
+        return None, "the C++ extension is not built: these sources were never installed"
     if _build.REASON is not None:
         return None, f"the C++ extension is not built: {_build.REASON}"
     # torch's C++ interface changes from one minor version to the next: loading might crash, not fail
