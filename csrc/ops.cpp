@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cpu/arena.h"
 #include "cpu/team.h"
 #include "recurrence.h"
 
@@ -293,7 +294,10 @@ std::vector<Tensor> forward(const Tensor& input, OptionalTensor h_0, OptionalTen
   std::vector<Tensor> outputs{output, at::empty(p.state_shape(), options)};
   if (p.cell == Cell::lstm) outputs.push_back(at::empty(p.state_shape(), options));
   Tensor reserve;
-  if (train) reserve = at::empty(p.reserve_shape(input), options.dtype(sum_dtype(call.dtype)));
+  if (train) {
+    reserve = at::empty(p.reserve_shape(input), options.dtype(sum_dtype(call.dtype)));
+    prefer_large_pages(reserve.data_ptr(), int64_t(reserve.nbytes()));
+  }
   if (p.rows) {
     set_output(p, call.layer, output);
     for (int64_t d = 0; d < p.directions; ++d) {
