@@ -187,13 +187,4 @@ TORCH_LIBRARY_IMPL(seq2seq_fast, Autograd, m) { m.impl("rnn_layer", rnn_layer_au
 
 TORCH_LIBRARY_IMPL(seq2seq_fast, AutocastCPU, m) { m.impl("rnn_layer", rnn_layer_autocast); }
 
-// Under vmap the reference runs, every operation of which has a batching rule.
-TORCH_LIBRARY_IMPL(seq2seq_fast, FuncTorchBatched, m) {
-  m.impl("rnn_layer", [](const Tensor& input, OptionalTensor h_0, OptionalTensor c_0, at::TensorList weights,
-                         OptionalTensor lengths, OptionalTensor batch_sizes, std::string_view cell,
-                         bool bidirectional) -> std::vector<Tensor> {
-    return composite_op().call(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional);
-  });
-}
-
 }  // namespace seq2seq_fast

@@ -12,8 +12,8 @@ from . import _native, ops  # noqa: F401  (ops defines the operators)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-def why_not_fused(input: Tensor, weights: list[Tensor]) -> str | None:
-    """Why the fused operators do not serve these tensors, in one sentence; None where they do."""
+def why_not_fused(input: Tensor) -> str | None:
+    """Why the fused operators do not serve `input`, in one sentence; None where they do."""
     if _native.extension is None:
         return _native.reason
     if not input.is_cpu:

@@ -30,6 +30,9 @@ for schema in (
 ):
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
 library.impl("rnn_layer_composite", reference.rnn_layer, "CompositeImplicitAutograd")
+# every operation of the reference has a rule for vmap
+for name in ("rnn_layer", "rnn_layer_composite"):
+    library.impl(name, reference.rnn_layer, "FuncTorchBatched")
 
 # tensors of (rows, hidden) that backward reads for each step: the state h, and what csrc/cells/*.h saves
 RESERVE_SLOTS = {"gru": 5, "lstm": 6, "rnn_tanh": 1, "rnn_relu": 1}

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from .. import functional
 
+WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 LAYER_OP = torch.ops.seq2seq_fast.rnn_layer.default
 
 
@@ -13,13 +14,17 @@ class _Cell:
 
     def _step(self, cell: str, input: Tensor, states: tuple[Tensor | None, ...]) -> list[Tensor]:
         """The states (B, H) after one step of input (B, I); both without B where the input is unbatched."""
-        weights = [self.weight_ih, self.weight_hh]
-        if self.bias_ih is not None:
-            weights += [self.bias_ih, self.bias_hh]
+        weights = self._weights()
         if input.dim() == 2:
             return LAYER_OP(input, *states, weights, None, None, cell, False)
         states = (None if s is None else s.unsqueeze(0) for s in states)
         return [s.squeeze(0) for s in LAYER_OP(input.unsqueeze(0), *states, weights, None, None, cell, False)]
+
+    def _weights(self) -> list[Tensor]:
+        """The weights, read by name: parametrizations replace what a name stands for."""
+        parameters = self._parameters
+        names = WEIGHTS if self.bias else WEIGHTS[:2]
+        return [parameters[name] if name in parameters else getattr(self, name) for name in names]
 
     def _check_rank(self, input: Tensor, states) -> None:
         name = type(self).__name__
@@ -32,14 +37,14 @@ class _Cell:
 
     def why_not_fused(self, input: Tensor) -> str | None:
         """Why this cell gives `input` to torch's own code, in one sentence; None where the fused loop serves it."""
-        return functional.why_not_fused(input, [self.weight_ih])
+        return functional.why_not_fused(input)
 
 
 class GRUCell(_Cell, torch.nn.GRUCell):
     """torch.nn.GRUCell, faster. Input (B, I) or (I), hx (B, H) or (H); returns h' of hx's shape."""
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        if self.why_not_fused(input) is not None:
+        if functional.why_not_fused(input) is not None:
             return super().forward(input, hx)
         self._check_rank(input, (hx,))
         return self._step("gru", input, (hx, None))[0]
@@ -49,7 +54,7 @@ class LSTMCell(_Cell, torch.nn.LSTMCell):
     """torch.nn.LSTMCell, faster. Input (B, I) or (I), hx a tuple (h, c) of (B, H) or (H); returns (h', c')."""
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        if self.why_not_fused(input) is not None:
+        if functional.why_not_fused(input) is not None:
             return super().forward(input, hx)
         states = (None, None) if hx is None else hx
         self._check_rank(input, states)
@@ -61,7 +66,7 @@ class RNNCell(_Cell, torch.nn.RNNCell):
     """torch.nn.RNNCell, faster. Input (B, I) or (I), hx (B, H) or (H); returns h' of hx's shape."""
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        if self.why_not_fused(input) is not None:
+        if functional.why_not_fused(input) is not None:
             return super().forward(input, hx)
         self._check_rank(input, (hx,))
         return self._step(f"rnn_{self.nonlinearity}", input, (hx, None))[0]

@@ -34,16 +34,16 @@ class _Layer(torch.nn.RNNBase):
             self._check_rank(data, hx)
         if lengths is not None:
             lengths = _checked_lengths(lengths, input, self.batch_first)
-        weights = self._weights()
-        if self.proj_size or functional.why_not_fused(data, weights[0]) is not None:
+        if self.proj_size or functional.why_not_fused(data) is not None:
             return self._through_torch(input, hx, lengths)
+        weights = self._weights()
         return self._packed(input, hx, weights) if packed else self._padded(input, hx, weights, lengths)
 
     def why_not_fused(self, input: Tensor | PackedSequence) -> str | None:
         """Why this layer gives `input` to torch's own code, in one sentence; None where the fused loop serves it."""
         if self.proj_size:
             return f"proj_size={self.proj_size}; the fused loop has no projection"
-        return functional.why_not_fused(input.data if isinstance(input, PackedSequence) else input, self._weights()[0])
+        return functional.why_not_fused(input.data if isinstance(input, PackedSequence) else input)
 
     def _weights(self) -> list[list[Tensor]]:
         """The weights by layer, read by name: `functional_call` and parametrizations replace what a name stands for."""
