@@ -225,14 +225,21 @@ Dtype loop_dtype(at::ScalarType dtype) {
 
 at::ScalarType sum_dtype(at::ScalarType compute) { return compute == at::kDouble ? at::kDouble : at::kFloat; }
 
+// Tensor::to, without the 0.2 us of a call that has nothing to do.
+Tensor in_dtype(const Tensor& x, at::ScalarType dtype) { return x.scalar_type() == dtype ? x : x.to(dtype); }
+
 // `x` in the dtype of the loop with its last dimension dense; undefined stays so.
 Tensor rows_of(const Tensor& x, at::ScalarType dtype) {
   if (!x.defined()) return x;
-  Tensor y = x.to(dtype);
+  const Tensor y = in_dtype(x, dtype);
   return y.stride(-1) == 1 || y.size(-1) == 1 ? y : y.contiguous();
 }
 
-Tensor dense(const Tensor& x, at::ScalarType dtype) { return x.defined() ? x.to(dtype).contiguous() : x; }
+Tensor dense(const Tensor& x, at::ScalarType dtype) {
+  if (!x.defined()) return x;
+  const Tensor y = in_dtype(x, dtype);
+  return y.is_contiguous() ? y : y.contiguous();
+}
 
 const void* pointer(const Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
 void* mutable_pointer(const Tensor& x) { return x.defined() ? x.data_ptr() : nullptr; }
@@ -312,8 +319,7 @@ std::vector<Tensor> forward(const Tensor& input, OptionalTensor h_0, OptionalTen
     for (size_t k = 1; k < outputs.size(); ++k)
       states[k - 1]->defined() ? outputs[k].copy_(*states[k - 1]) : outputs[k].zero_();
   }
-  if (call.dtype != input.scalar_type())
-    for (Tensor& out : outputs) out = out.to(input.scalar_type());
+  for (Tensor& out : outputs) out = in_dtype(out, input.scalar_type());
   if (train) outputs.push_back(reserve);
   return outputs;
 }
@@ -395,7 +401,7 @@ std::vector<Tensor> rnn_layer_backward(const c10::List<std::optional<Tensor>>& d
     }
     engine().backward(layer);
   }
-  for (Tensor& gradient : gradients) gradient = gradient.to(input.scalar_type());
+  for (Tensor& gradient : gradients) gradient = in_dtype(gradient, input.scalar_type());
   return gradients;
 }
 

@@ -14,7 +14,7 @@ struct BackwardMemory {
   using C = CellOf<Vec<A>>;
   static constexpr int width = max_tile_vectors * lanes<A>;
 
-  E* weight_hh;                 // panels of units, over the padded gates
+  E* weight_hh;                 // panels of units, over the padded gates; null where not worth packing
   StateRows<E> initial, states;
   A *d_h, *d_c;                 // (batch, hidden): what flows to the step before
   E* d_gates;                   // (rows, d_slots, hidden)
@@ -24,7 +24,7 @@ struct BackwardMemory {
     const int64_t batch = layer.sequence.batch;
     hidden = whole_vectors(layer.hidden_size);
     panels = groups(layer.hidden_size, width);
-    weight_hh = arena.take<E>(panels * width * C::gates * hidden);
+    weight_hh = reads_weights(layer, layer.hidden_size) ? nullptr : arena.take<E>(panels * width * C::gates * hidden);
     const int state_slots = 1 + C::has_c;
     const int64_t row = padded(layer.hidden_size);
     initial = {arena.take<char>(batch * state_slots * row * sizeof(A)), row, state_slots};
@@ -34,6 +34,11 @@ struct BackwardMemory {
     d_gates = arena.take<E>(layer.sequence.rows * C::d_slots * hidden);
   }
 
+  // A few rows read the weights as they lie, where whole vectors fill their rows of `columns`.
+  static bool reads_weights(const Layer& layer, int64_t columns) {
+    return Element<E>::group == 1 && !worth_packing(layer) && columns % lanes<A> == 0 &&
+           layer.hidden_size % lanes<A> == 0;
+  }
   static int64_t whole_vectors(int64_t H) { return groups(H, lanes<A>) * lanes<A>; }
   int64_t row_size() const { return C::d_slots * hidden; }
   // The row of weight_hh or weight_ih that is k-th along the padded gates of the state or the input; null for padding.
@@ -68,7 +73,7 @@ struct Backward {
   int64_t unit_end = std::min(panel_end * M::width, memory.hidden);
 
   void operator()() {
-    for (int64_t p = team.begin(memory.panels); p < team.end(memory.panels); ++p) {
+    for (int64_t p = team.begin(memory.panels); memory.weight_hh && p < team.end(memory.panels); ++p) {
       pack_rows<E>(memory.weight_hh + p * M::width * C::gates * memory.hidden, vectors_of(p) * L,
                    std::min<int64_t>(M::width, H - p * M::width), C::gates * memory.hidden, [&](int64_t k) {
                      const E* row = M::weight_row((const E*)direction.weight_hh, H, H, memory.hidden, k, false);
@@ -146,12 +151,14 @@ struct Backward {
     const int64_t K = C::gates * memory.hidden, now = steps.first(s);
     for (int64_t p = panel_begin; p < panel_end; ++p) {
       const int vectors = vectors_of(p);
+      const E* weight = memory.weight_hh ? memory.weight_hh + p * M::width * K : (const E*)direction.weight_hh + p * M::width;
+      const int64_t ld = memory.weight_hh ? vectors * L * Element<E>::group : H;
       for (int64_t i = row_begin; i < end;) {
         const int here = next_tile(end - i, vectors);
         const E* d_gates[max_tile_rows];
         for (int m = 0; m < here; ++m)
           d_gates[m] = memory.d_gates + (now + i + m) * memory.row_size() + C::d_state_slot * memory.hidden;
-        tile_for<E>(here, vectors)(K / Element<E>::group, d_gates, 1, false, memory.weight_hh + p * M::width * K,
+        tile_for<E>(here, vectors)(K / Element<E>::group, d_gates, 1, false, weight, ld,
                                    memory.d_h + i * memory.hidden + p * M::width, memory.hidden, nullptr, true);
         i += here;
       }

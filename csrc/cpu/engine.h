@@ -101,14 +101,15 @@ struct Run {
     int64_t scratch_size;
   };
 
+  static E* take_some(Arena& arena, int64_t count) { return count ? arena.template take<E>(count) : nullptr; }
+
   static Dealt deal(const Layer& layer, const Plan& plan, Arena& arena) {
     Arena counting(nullptr);
     GradientMemory<E>(std::max(layer.input_size, layer.hidden_size), counting);
     const int last = layer.directions - 1;
     const LoopMemory first(layer, layer.direction[0], arena);
     return {{first, last ? LoopMemory(layer, layer.direction[1], arena) : first},
-            {arena.template take<E>(layer.d_input.data ? Inputs::panels_size(layer) : 0),
-             arena.template take<E>(layer.d_input.data && last ? Inputs::panels_size(layer) : 0)},
+            {take_some(arena, Inputs::panels_size(layer)), take_some(arena, last ? Inputs::panels_size(layer) : 0)},
             arena.template take<char>(plan.threads * counting.used()),
             counting.used()};
   }
@@ -157,7 +158,7 @@ double peak(int threads) {
       const float* a[rows];
       for (int m = 0; m < rows; ++m) a[m] = values;
       for (int k = 0; k < times; ++k) {
-        tile_for<float>(rows, 3)(K, a, 1, false, b, c, width, nullptr, true);
+        tile_for<float>(rows, 3)(K, a, 1, false, b, width, c, width, nullptr, true);
         asm volatile("" : : "r"(b), "r"(c), "r"(values) : "memory");  // or one call would do for all
       }
     });

@@ -52,8 +52,8 @@ struct Panels {
     if (panels) {
       for (int64_t m = 0; m < rows;) {
         const int here = next_tile(rows - m, vectors);
-        tile_for<E>(here, vectors)(groups(K, group), a + m, 1, K % group, panels + p * size(K), out + m * ld_out, ld_out,
-                                   bias, false);
+        tile_for<E>(here, vectors)(groups(K, group), a + m, 1, K % group, panels + p * size(K), vectors * L * group,
+                                   out + m * ld_out, ld_out, bias, false);
         m += here;
       }
       return;
@@ -68,6 +68,11 @@ struct Panels {
     }
   }
 };
+
+// Whether the weights meet enough rows: 28 make up for packing at H = 64, 40 at 256, 88 at 1024, on 2 cores of Zen 4.
+inline bool worth_packing(const Layer& layer) {
+  return layer.sequence.rows >= 24 + (layer.input_size + layer.hidden_size) / 32;
+}
 
 // The memory one direction works in.
 template <class E, template <class> class CellOf>
@@ -88,8 +93,7 @@ struct ForwardMemory {
   ForwardMemory(const Layer& layer, const Direction& direction, int team, bool by_rows, Arena& arena) {
     const P panels{layer.hidden_size};
     const int64_t batch = layer.sequence.batch, hidden = padded(layer.hidden_size), n = panels.count();
-    // how many rows make up for packing: 28 at H = 64, 40 at 256, 88 at 1024, on 2 cores of Zen 4
-    const bool pack = layer.sequence.rows >= 24 + (layer.input_size + layer.hidden_size) / 32;
+    const bool pack = worth_packing(layer);
     weight_ih = pack ? arena.take<E>(n * panels.size(layer.input_size)) : nullptr;
     weight_hh = pack ? arena.take<E>(n * panels.size(layer.hidden_size)) : nullptr;
     bias_x = arena.take<A>(n * P::width);

@@ -118,7 +118,8 @@ struct Gradients {
       const int here = next_tile(units - m, vectors);
       const E* rows[max_tile_rows];
       for (int r = 0; r < here; ++r) rows[r] = scratch.left + (m + r) * group;
-      tile_for<E>(here, vectors)(groups(K, group), rows, max_tile_rows, false, right, sums, vectors * L, nullptr, false);
+      tile_for<E>(here, vectors)(groups(K, group), rows, max_tile_rows, false, right, vectors * L * group, sums,
+                                 vectors * L, nullptr, false);
       for (int r = 0; r < here; ++r)
         for (int n = 0; n < vectors; ++n) {
           A* out = to + (m + r) * ld + n * L;
@@ -141,15 +142,17 @@ struct InputGradient {
 
   const Layer& layer;
   const M* const* memory;        // by direction
-  E* const* weight_ih;           // by direction: panels of inputs, over the padded gates
+  E* const* weight_ih;           // by direction: panels of inputs, over the padded gates; null: not worth packing
   Team team;
 
   static int64_t panels(const Layer& layer) { return groups(layer.input_size, M::width); }
   static int64_t panels_size(const Layer& layer) {
+    if (!layer.d_input.data || M::reads_weights(layer, layer.input_size)) return 0;
     return panels(layer) * M::width * C::gates * M::whole_vectors(layer.hidden_size);
   }
 
   void pack() const {
+    if (!weight_ih[0]) return;
     const int64_t I = layer.input_size, hidden = M::whole_vectors(layer.hidden_size);
     for (int d = 0; d < layer.directions; ++d)
       for (int64_t p = team.begin(panels(layer)); p < team.end(panels(layer)); ++p) {
@@ -190,8 +193,18 @@ struct InputGradient {
       for (int d = 0; d < layer.directions; ++d) {
         const E* d_gates[max_tile_rows];
         for (int r = 0; r < tile_rows; ++r) d_gates[r] = memory[d]->d_gates + (from + m + r) * memory[d]->row_size();
-        tile_for<E>(tile_rows, vectors)(K / Element<E>::group, d_gates, 1, false, weight_ih[d] + p * M::width * K, sums,
-                                        M::width, nullptr, d > 0);
+        const auto tile = tile_for<E>(tile_rows, vectors);
+        if (weight_ih[d]) {
+          tile(K / Element<E>::group, d_gates, 1, false, weight_ih[d] + p * M::width * K, vectors * L * Element<E>::group,
+               sums, M::width, nullptr, d > 0);
+          continue;
+        }
+        for (int g = 0; g < C::gates; ++g) {
+          const int64_t H = layer.hidden_size, I = layer.input_size;
+          const E* weight = (const E*)layer.direction[d].weight_ih + C::d_input_gate[g] * H * I;
+          tile(H, d_gates, 1, false, weight + p * M::width, I, sums, M::width, nullptr, d + g > 0);
+          for (int r = 0; r < tile_rows; ++r) d_gates[r] += H;
+        }
       }
       for (int r = 0; r < tile_rows; ++r)
         for (int n = 0; n < vectors; ++n)

@@ -1,7 +1,7 @@
 // The micro-kernel: a tile of a matrix product that stays in registers.
 //
-// c[m][:] (+)= sum_k a(m)[k] * b[k][:] for up to 8 rows and up to 4 vectors of columns. b is a panel (pack.h): all
-// columns of one k, then the next. On Zen 4 (2 cores, AVX-512) 24 sums hide the four cycles of a multiply-add.
+// c[m][:] (+)= sum_k a(m)[k] * b[k][:] for up to 8 rows and up to 4 vectors of columns. b is a panel (pack.h), or rows of
+// a matrix as it lies. On Zen 4 (2 cores, AVX-512) 24 sums hide the four cycles of a multiply-add.
 #pragma once
 
 #include "simd.h"
@@ -36,10 +36,11 @@ inline Vec<Sum<E>> multiply_add(typename Element<E>::Group a, Vec<Sum<E>> b, Vec
 constexpr int64_t sum_block = 128;
 
 // K: groups along the sum. a: row pointers, read at steps of `stride` groups. odd: the last group of a holds one
-// element, and the one after it must not be read. init: a row to add to each, or null.
+// element, and the one after it must not be read. ld_b: elements from one k of b to the next. init: a row to add to
+// each, or null.
 template <class E, int M, int N, int unroll>
-void tile(int64_t K, const E* const* a, int64_t stride, bool odd, const E* b, Sum<E>* c, int64_t ld_c, const Sum<E>* init,
-          bool add) {
+void tile(int64_t K, const E* const* a, int64_t stride, bool odd, const E* b, int64_t ld_b, Sum<E>* c, int64_t ld_c,
+          const Sum<E>* init, bool add) {
   using A = Sum<E>;
   using Group = typename Element<E>::Group;
   constexpr int L = lanes<A>;
@@ -61,7 +62,7 @@ void tile(int64_t K, const E* const* a, int64_t stride, bool odd, const E* b, Su
     const auto one = [&](Vec<A>(&s)[M][N], int64_t at, int64_t bytes) __attribute__((always_inline)) {
       Vec<A> column[N];
 #pragma GCC unroll 4
-      for (int n = 0; n < N; ++n) __builtin_memcpy(&column[n], b + (at * N + n) * L * group, sizeof column[n]);
+      for (int n = 0; n < N; ++n) __builtin_memcpy(&column[n], b + at * ld_b + n * L * group, sizeof column[n]);
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) {
         Group value = 0;
@@ -93,7 +94,8 @@ void tile(int64_t K, const E* const* a, int64_t stride, bool odd, const E* b, Su
 }
 
 template <class E>
-using Tile = void (*)(int64_t, const E* const*, int64_t, bool, const E*, Sum<E>*, int64_t, const Sum<E>*, bool);
+using Tile = void (*)(int64_t, const E* const*, int64_t, bool, const E*, int64_t, Sum<E>*, int64_t,
+                      const Sum<E>*, bool);
 
 template <class E, int M, int N>
 constexpr Tile<E> tile_of() {
