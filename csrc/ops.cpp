@@ -241,6 +241,12 @@ Tensor dense(const Tensor& x, at::ScalarType dtype) {
   return y.is_contiguous() ? y : y.contiguous();
 }
 
+Tensor fresh(at::IntArrayRef shape, const at::TensorOptions& options) {
+  const Tensor x = at::empty(shape, options);
+  prefer_large_pages(x.data_ptr(), int64_t(x.nbytes()));
+  return x;
+}
+
 const void* pointer(const Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
 void* mutable_pointer(const Tensor& x) { return x.defined() ? x.data_ptr() : nullptr; }
 char* offset(const Tensor& x, int64_t elements) {
@@ -297,14 +303,11 @@ std::vector<Tensor> forward(const Tensor& input, OptionalTensor h_0, OptionalTen
   Problem p(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional);
   Call call(p, input, h_0, c_0, weights);
   const auto options = input.options().dtype(call.dtype);
-  const Tensor output = p.padding ? at::zeros(p.output_shape(), options) : at::empty(p.output_shape(), options);
+  const Tensor output = p.padding ? at::zeros(p.output_shape(), options) : fresh(p.output_shape(), options);
   std::vector<Tensor> outputs{output, at::empty(p.state_shape(), options)};
   if (p.cell == Cell::lstm) outputs.push_back(at::empty(p.state_shape(), options));
   Tensor reserve;
-  if (train) {
-    reserve = at::empty(p.reserve_shape(input), options.dtype(sum_dtype(call.dtype)));
-    prefer_large_pages(reserve.data_ptr(), int64_t(reserve.nbytes()));
-  }
+  if (train) reserve = fresh(p.reserve_shape(input), options.dtype(sum_dtype(call.dtype)));
   if (p.rows) {
     set_output(p, call.layer, output);
     for (int64_t d = 0; d < p.directions; ++d) {
@@ -361,7 +364,7 @@ std::vector<Tensor> rnn_layer_backward(const c10::List<std::optional<Tensor>>& d
   std::vector<Tensor> gradients;
   gradients.push_back(!needs[0]                   ? nothing
                       : p.padding || !p.rows ? at::zeros(input.sizes(), options)
-                                                  : at::empty(input.sizes(), options));
+                                                  : fresh(input.sizes(), options));
   const auto state_gradient = [&](bool needed, OptionalTensor state, const Tensor& d_n) {
     if (!needed || !state.has_value()) return nothing;
     if (p.padding || !p.rows) return d_n.defined() ? d_n.clone() : at::zeros(p.state_shape(), options);
@@ -371,7 +374,7 @@ std::vector<Tensor> rnn_layer_backward(const c10::List<std::optional<Tensor>>& d
   gradients.push_back(state_gradient(needs[2], c_0, d_c_n));
   for (const Tensor& weight : call.weights)
     gradients.push_back(!needs[3] ? nothing
-                        : p.rows  ? at::empty(weight.sizes(), options.dtype(sum_dtype(call.dtype)))
+                        : p.rows  ? fresh(weight.sizes(), options.dtype(sum_dtype(call.dtype)))
                                   : at::zeros(weight.sizes(), options));
   if (p.rows) {
     Layer& layer = call.layer;

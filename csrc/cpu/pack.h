@@ -61,7 +61,7 @@ void pack_transposed(E* panel, int64_t width, const E* rows, int64_t row_stride,
 // A panel of `width` columns from rows that follow the sum: row(k) points at the first column, or is null for zeros;
 // `count` columns are there.
 template <class E, class RowAt>
-void pack_rows(E* panel, int64_t width, int64_t count, int64_t K, RowAt row) {
+inline void pack_rows(E* panel, int64_t width, int64_t count, int64_t K, RowAt row) {
   constexpr int group = Element<E>::group;
   for (int64_t k = 0; k < K; k += group) {
     E* to = panel + k * width;
@@ -69,8 +69,12 @@ void pack_rows(E* panel, int64_t width, int64_t count, int64_t K, RowAt row) {
       const E* from = k + g < K ? row(k + g) : nullptr;
       const int64_t there = from ? count : 0;
       if constexpr (group == 1) {
-        if (there) __builtin_memcpy(to, from, there * sizeof(E));
-        __builtin_memset(to + there, 0, (width - there) * sizeof(E));
+        // a copy of known size is a few instructions, any other a call
+        constexpr int64_t piece = 8;
+        int64_t n = 0;
+        for (; n + piece <= there; n += piece) __builtin_memcpy(to + n, from + n, piece * sizeof(E));
+        for (; n < there; ++n) to[n] = from[n];
+        for (; n < width; ++n) to[n] = E{};
       } else {
         for (int64_t n = 0; n < there; ++n) to[n * group + g] = from[n];
         for (int64_t n = there; n < width; ++n) to[n * group + g] = E{};
