@@ -63,23 +63,26 @@ void pack_transposed(E* panel, int64_t width, const E* rows, int64_t row_stride,
 template <class E, class RowAt>
 inline void pack_rows(E* panel, int64_t width, int64_t count, int64_t K, RowAt row) {
   constexpr int group = Element<E>::group;
+  constexpr int64_t piece = 8;  // a copy of known size is a few instructions, any other a call
   for (int64_t k = 0; k < K; k += group) {
     E* to = panel + k * width;
-    for (int g = 0; g < group; ++g) {
-      const E* from = k + g < K ? row(k + g) : nullptr;
-      const int64_t there = from ? count : 0;
-      if constexpr (group == 1) {
-        // a copy of known size is a few instructions, any other a call
-        constexpr int64_t piece = 8;
-        int64_t n = 0;
-        for (; n + piece <= there; n += piece) __builtin_memcpy(to + n, from + n, piece * sizeof(E));
-        for (; n < there; ++n) to[n] = from[n];
-        for (; n < width; ++n) to[n] = E{};
-      } else {
-        for (int64_t n = 0; n < there; ++n) to[n * group + g] = from[n];
-        for (int64_t n = there; n < width; ++n) to[n * group + g] = E{};
+    const E* from[group];
+    for (int g = 0; g < group; ++g) from[g] = k + g < K ? row(k + g) : nullptr;
+    int64_t n = 0;
+    if constexpr (group == 1) {
+      for (; from[0] && n + piece <= count; n += piece) __builtin_memcpy(to + n, from[0] + n, piece * sizeof(E));
+    }
+#ifdef SF_BFLOAT16
+    else {
+      for (; from[0] && from[1] && n + piece <= count; n += piece) {
+        const __m128i a = _mm_loadu_si128((const __m128i*)(from[0] + n)), b = _mm_loadu_si128((const __m128i*)(from[1] + n));
+        _mm_storeu_si128((__m128i*)(to + n * group), _mm_unpacklo_epi16(a, b));
+        _mm_storeu_si128((__m128i*)(to + (n + piece / 2) * group), _mm_unpackhi_epi16(a, b));
       }
     }
+#endif
+    for (; n < width; ++n)
+      for (int g = 0; g < group; ++g) to[n * group + g] = from[g] && n < count ? from[g][n] : E{};
   }
 }
 
