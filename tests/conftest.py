@@ -1,4 +1,4 @@
-"""What every test shares: cells and dtypes to run over, poisoned memory, and the skip for a missing extension."""
+"""What every test shares: cells and dtypes, poisoned memory, and the skip for a missing extension."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The rule for "equal": no less accurate than torch.nn in the same dtype, measured against the oracle in float64."""
+"""The rule for "equal": as accurate as torch.nn in the same dtype, against the oracle in float64."""
 
 import math
 
@@ -9,9 +9,9 @@ from torch.nn.utils.rnn import PackedSequence
 def run(
     module: torch.nn.Module, input, hx=None, *, backward: bool = True, **kwargs
 ) -> dict[str, torch.Tensor]:
-    """All that a call of a layer or cell gives, by name: outputs and, with `backward`, the gradient of everything.
+    """All that a call of a layer or cell gives, by name: outputs and, with `backward`, all gradients.
 
-    Tensors are taken in the module's dtype. The outputs' gradients are random eighths, which every dtype holds exactly.
+    Tensors are taken in the module's dtype. The outputs' gradients are random eighths, exact in every dtype.
     """
     dtype = next(module.parameters()).dtype
     leaves = {}
@@ -57,7 +57,7 @@ def error(result: torch.Tensor, oracle: torch.Tensor) -> float:
 
 
 def assert_as_accurate(ours: dict, theirs: dict, oracle: dict) -> None:
-    """At most twice torch.nn's error (a gradient: three times) and a few roundings; float64 to 1e-12 relative."""
+    """At most twice torch.nn's error (a gradient: three times) and a few roundings, in float64 1e-12."""
     assert ours.keys() == theirs.keys() == oracle.keys()
     terms = oracle["output"].numel() / max(1, oracle["output"].size(-1)) if "output" in oracle else 1
     for name, exact in oracle.items():

@@ -7,7 +7,7 @@ from seq2seq_fast import reference
 
 
 class Oracle(torch.nn.RNNBase):
-    """The oracle of a layer: its settings and its weights in float64. Dropout and projections it does not know."""
+    """The oracle of a layer: its settings and its weights in float64; no dropout, no projection."""
 
     def __init__(self, layer: torch.nn.RNNBase):
         assert not layer.proj_size

@@ -13,7 +13,7 @@ BOTH_WAYS = pytest.mark.parametrize("bidirectional", (False, True), ids=("one_wa
 
 
 def as_function(module, input, hx=None, **kwargs):
-    """`module` as a function of plain tensors in float64, and those tensors: the input, the states, the weights."""
+    """`module` as a function of plain tensors, and those tensors in float64: input, states, weights."""
     names, weights = zip(*module.named_parameters(), strict=True)
     states = () if hx is None else hx if isinstance(hx, tuple) else (hx,)
     packed = isinstance(input, PackedSequence)

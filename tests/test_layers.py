@@ -25,7 +25,7 @@ def compare(layer, input, hx=None, *, backward=True):
 
 
 def keep_from_kinks(layer):
-    """Holds the units of a relu layer well on or well off: at 0 it has no derivative, and rounding chooses a side."""
+    """Holds the units of a relu layer on or off: at 0 it has no derivative, and rounding picks a side."""
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
             if name.startswith("bias_ih"):
