@@ -44,6 +44,19 @@ std::optional<Tensor> optional(const Tensor& tensor) {
   return tensor.defined() ? std::optional<Tensor>(tensor) : std::nullopt;
 }
 
+// Whether a transform of torch.func is at work, or forward mode.
+bool transforming() {
+  const auto& functorch = at::functorch::functorchTLSAccessor();
+  if (functorch) {
+    try {
+      functorch->checkSupportsCppAutogradFunction();
+    } catch (const c10::Error&) {
+      return true;
+    }
+  }
+  return torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr;
+}
+
 struct RnnLayer : torch::autograd::Function<RnnLayer> {
   static constexpr bool is_traceable = true;
 
@@ -83,8 +96,13 @@ struct RnnLayer : torch::autograd::Function<RnnLayer> {
     }
 
     variable_list gradients;
-    if (at::GradMode::is_enabled()) {
-      gradients = differentiable(d_outputs, needs, weight_needs, input, h_0, c_0, weights, lengths, batch_sizes, cell,
+    const bool create_graph = at::GradMode::is_enabled();
+    // under vmap of torch.func, or of is_grads_batched
+    constexpr c10::DispatchKeySet vmap_keys{c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::Batched};
+    const auto batched = [&](const Tensor& d) { return d.defined() && d.key_set().has_any(vmap_keys); };
+    if (create_graph || std::any_of(d_outputs.begin(), d_outputs.end(), batched)) {
+      at::AutoGradMode enable(true);
+      gradients = differentiable(create_graph, d_outputs, needs, weight_needs, input, h_0, c_0, weights, lengths, batch_sizes, cell,
                                  bidirectional);
     } else {
       static const auto op = find<BackwardSchema>("seq2seq_fast::rnn_layer_backward");
@@ -103,8 +121,8 @@ struct RnnLayer : torch::autograd::Function<RnnLayer> {
   }
 
  private:
-  // The gradients as functions that can be differentiated again: through the reference.
-  static variable_list differentiable(const variable_list& d_outputs, std::array<bool, 4> needs,
+  // The gradients through the reference: as functions that can be differentiated again, or batched.
+  static variable_list differentiable(bool create_graph, const variable_list& d_outputs, std::array<bool, 4> needs,
                                       const std::vector<bool>& weight_needs, const Tensor& input, const Tensor& h_0,
                                       const Tensor& c_0, at::TensorList weights, const std::optional<Tensor>& lengths,
                                       const std::optional<Tensor>& batch_sizes, const std::string& cell,
@@ -130,23 +148,11 @@ struct RnnLayer : torch::autograd::Function<RnnLayer> {
     }
     variable_list gradients(arguments.size());
     const variable_list found =
-        torch::autograd::grad(used, wanted, d_used, /*retain_graph=*/true, /*create_graph=*/true, /*allow_unused=*/true);
+        torch::autograd::grad(used, wanted, d_used, /*retain_graph=*/true, create_graph, /*allow_unused=*/true);
     for (size_t k = 0; k < found.size(); ++k) gradients[where[k]] = found[k];
     return gradients;
   }
 };
-
-bool transforming() {
-  const auto& functorch = at::functorch::functorchTLSAccessor();
-  if (functorch) {
-    try {
-      functorch->checkSupportsCppAutogradFunction();
-    } catch (const c10::Error&) {
-      return true;
-    }
-  }
-  return torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr;
-}
 
 std::vector<Tensor> rnn_layer_autograd(const Tensor& input, OptionalTensor h_0, OptionalTensor c_0,
                                        at::TensorList weights, OptionalTensor lengths, OptionalTensor batch_sizes,
@@ -162,8 +168,8 @@ std::vector<Tensor> rnn_layer_autograd(const Tensor& input, OptionalTensor h_0, 
   return layer_op().call(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional);
 }
 
-// Computes in autocast's dtype and gives the dtypes torch gives: in a GRU and a single LSTM step the state's own takes
-// part in sums with it and wins; an RNN and an LSTM layer give autocast's.
+// Computes in autocast's dtype and gives the dtypes torch gives: that of the state in a GRU and, where torch does not
+// call oneDNN, in an LSTM (packed, or a single step), since it takes part in sums with it and wins; else autocast's.
 std::vector<Tensor> rnn_layer_autocast(const Tensor& input, OptionalTensor h_0, OptionalTensor c_0,
                                        at::TensorList weights, OptionalTensor lengths, OptionalTensor batch_sizes,
                                        std::string_view cell, bool bidirectional) {
@@ -175,8 +181,8 @@ std::vector<Tensor> rnn_layer_autocast(const Tensor& input, OptionalTensor h_0, 
   for (const Tensor& weight : weights) cast_weights.push_back(cast(weight));
   auto outputs = layer_op().call(cast(input), cast_some(h_0), cast_some(c_0), cast_weights, lengths, batch_sizes, cell,
                                  bidirectional);
-  const bool single_step = input.dim() == 2 && !batch_sizes.has_value();
-  if (cell == "gru" || (cell == "lstm" && single_step))
+  const bool padded = input.dim() == 3;
+  if (cell == "gru" || (cell == "lstm" && !padded))
     for (Tensor& output : outputs) output = output.to(h_0.has_value() ? h_0->scalar_type() : input.scalar_type());
   return outputs;
 }

@@ -360,20 +360,20 @@ std::vector<Tensor> rnn_layer_backward(const c10::List<std::optional<Tensor>>& d
               p.reserve_shape(input), ", got ", reserve.sizes());
 
   const auto options = input.options().dtype(call.dtype);
-  const Tensor nothing = at::empty({0}, input.options());
+  const auto nothing = [&] { return at::empty({0}, input.options()); };  // one each: results never share memory
   std::vector<Tensor> gradients;
-  gradients.push_back(!needs[0]                   ? nothing
+  gradients.push_back(!needs[0]              ? nothing()
                       : p.padding || !p.rows ? at::zeros(input.sizes(), options)
                                                   : fresh(input.sizes(), options));
   const auto state_gradient = [&](bool needed, OptionalTensor state, const Tensor& d_n) {
-    if (!needed || !state.has_value()) return nothing;
+    if (!needed || !state.has_value()) return nothing();
     if (p.padding || !p.rows) return d_n.defined() ? d_n.clone() : at::zeros(p.state_shape(), options);
     return at::empty(p.state_shape(), options);
   };
   gradients.push_back(state_gradient(needs[1], h_0, d_h_n));
   gradients.push_back(state_gradient(needs[2], c_0, d_c_n));
   for (const Tensor& weight : call.weights)
-    gradients.push_back(!needs[3] ? nothing
+    gradients.push_back(!needs[3] ? nothing()
                         : p.rows  ? fresh(weight.sizes(), options.dtype(sum_dtype(call.dtype)))
                                   : at::zeros(weight.sizes(), options));
   if (p.rows) {

@@ -4,6 +4,8 @@ The schemas are defined here and not in C++, so that the package imports where n
 and the autograd rule are registered by csrc/ops.cpp; CONTRIBUTING.md says why autograd is in C++.
 """
 
+import itertools
+
 import torch
 
 from . import _native, reference  # noqa: F401  (_native registers the kernels)
@@ -38,9 +40,14 @@ for name in ("rnn_layer", "rnn_layer_composite"):
 RESERVE_SLOTS = {"gru": 5, "lstm": 6, "rnn_tanh": 1, "rnn_relu": 1}
 # the reserve is padded so that vectors of any processor divide a row: csrc/recurrence.h
 RESERVE_ALIGN = 16
+WEIGHT_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 def _layer_shapes(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional):
+    names = itertools.cycle(WEIGHT_NAMES[: len(weights) // (2 if bidirectional else 1)])
+    for name, tensor in (("h_0", h_0), ("c_0", c_0), *zip(names, weights, strict=False)):
+        if tensor is not None and tensor.device != input.device:
+            raise RuntimeError(f"{name}: expected a tensor on {input.device} like input, got one on {tensor.device}")
     directions = 2 if bidirectional else 1
     hidden = weights[1].size(1)
     output = input.new_empty(*input.shape[:-1], directions * hidden)

@@ -30,14 +30,15 @@ class _Layer(torch.nn.RNNBase):
         """
         packed = isinstance(input, PackedSequence)
         data = input.data if packed else input
+        states = self._states(hx)
         if not packed:
-            self._check_rank(data, hx)
+            self._check_rank(data, states)
         if lengths is not None:
             lengths = _checked_lengths(lengths, input, self.batch_first)
         if self.proj_size or functional.why_not_fused(data) is not None:
             return self._through_torch(input, hx, lengths)
         weights = self._weights()
-        return self._packed(input, hx, weights) if packed else self._padded(input, hx, weights, lengths)
+        return self._packed(input, states, weights) if packed else self._padded(input, states, weights, lengths)
 
     def why_not_fused(self, input: Tensor | PackedSequence) -> str | None:
         """Why this layer gives `input` to torch's own code, in one sentence; None where the fused loop serves it."""
@@ -57,20 +58,19 @@ class _Layer(torch.nn.RNNBase):
             return by_direction
         return [forward + backward for forward, backward in zip(by_direction[::2], by_direction[1::2], strict=True)]
 
-    def _check_rank(self, input: Tensor, hx) -> None:
+    def _check_rank(self, input: Tensor, states) -> None:
         name = self.torch_class.__name__
         if input.dim() not in (2, 3):
             raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
-        for state_name, state in zip(("h_0", "c_0"), _states(hx), strict=False):
+        for state_name, state in zip(("h_0", "c_0"), states, strict=False):
             if state is not None and state.dim() != input.dim():
                 kind = "batched 3-D" if input.dim() == 3 else "unbatched 2-D"
                 raise RuntimeError(
                     f"For {kind} input, hx should also be {input.dim()}-D but got a {state.dim()}-D {state_name}"
                 )
 
-    def _padded(self, input: Tensor, hx, weights, lengths: Tensor | None):
+    def _padded(self, input: Tensor, states, weights, lengths: Tensor | None):
         batched = input.dim() == 3
-        states = _states(hx)
         if not batched:
             input = input.unsqueeze(1)
             states = tuple(None if s is None else s.unsqueeze(1) for s in states)
@@ -84,10 +84,14 @@ class _Layer(torch.nn.RNNBase):
             output = output.transpose(0, 1)
         return output, self._hx(states)
 
-    def _packed(self, input: PackedSequence, hx, weights):
+    def _packed(self, input: PackedSequence, states, weights):
         data, batch_sizes, sorted_indices, unsorted_indices = input
-        states = _states(hx)
         if sorted_indices is not None:
+            for name, state in zip(("h_0", "c_0"), states, strict=False):
+                if state is not None and (state.dim() != 3 or state.size(1) != sorted_indices.numel()):
+                    raise RuntimeError(
+                        f"{name}: Expected hidden size (L*D, {sorted_indices.numel()}, H), got {list(state.shape)}"
+                    )
             states = tuple(None if s is None else s.index_select(1, sorted_indices) for s in states)
         output, *states = self._run(data, states, weights, batch_sizes=batch_sizes)
         if unsorted_indices is not None:
@@ -106,6 +110,11 @@ class _Layer(torch.nn.RNNBase):
             **sequence,
         )
 
+    def _states(self, hx) -> tuple[Tensor | None, ...]:
+        if hx is not None and not isinstance(hx, Tensor):
+            raise TypeError(f"hx: expected a tensor h_0, got {type(hx).__name__}")
+        return (hx,)
+
     def _hx(self, states):
         return states[0] if len(states) == 1 else tuple(states)
 
@@ -123,15 +132,9 @@ class _Layer(torch.nn.RNNBase):
         mask = empty.unsqueeze(time).unsqueeze(-1)
         states = [
             torch.where(empty.unsqueeze(-1), 0 if h is None else h, n)
-            for h, n in zip((*_states(hx), None), _states(h_n), strict=False)
+            for h, n in zip(self._states(hx), self._states(h_n), strict=True)
         ]
         return output.masked_fill(mask, 0), self._hx(states)
-
-
-def _states(hx) -> tuple[Tensor | None, ...]:
-    if isinstance(hx, (tuple, list)):
-        return tuple(hx)
-    return (hx, None) if hx is None else (hx,)
 
 
 def _checked_lengths(lengths, input: Tensor | PackedSequence, batch_first: bool) -> Tensor:
@@ -179,10 +182,12 @@ class LSTM(_Layer):
     def __init__(self, *args, **kwargs):
         super().__init__("LSTM", *args, **kwargs)
 
-    def _check_rank(self, input: Tensor, hx) -> None:
-        if hx is not None and not (isinstance(hx, (tuple, list)) and len(hx) == 2):
-            raise TypeError(f"LSTM: Expected hx to be a tuple (h_0, c_0), got {type(hx).__name__}")
-        super()._check_rank(input, hx)
+    def _states(self, hx) -> tuple[Tensor | None, ...]:
+        if hx is None:
+            return (None, None)
+        if not isinstance(hx, (tuple, list)) or len(hx) != 2:
+            raise TypeError(f"hx: expected a tuple (h_0, c_0), got {type(hx).__name__}")
+        return tuple(hx)
 
 
 class RNN(_Layer):
