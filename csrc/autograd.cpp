@@ -66,8 +66,12 @@ struct RnnLayer : torch::autograd::Function<RnnLayer> {
     static const auto op = find<LayerSchema>("seq2seq_fast::rnn_layer_train");
     at::AutoDispatchBelowADInplaceOrView below;
     variable_list outputs = op.call(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional);
-    variable_list saved{input, h_0.value_or(Tensor()), c_0.value_or(Tensor()), lengths.value_or(Tensor()),
-                        batch_sizes.value_or(Tensor()), outputs.back()};
+    variable_list saved{input,
+                        h_0.value_or(Tensor()),
+                        c_0.value_or(Tensor()),
+                        lengths.value_or(Tensor()),
+                        batch_sizes.value_or(Tensor()),
+                        outputs.back()};
     saved.insert(saved.end(), weights.begin(), weights.end());
     ctx->save_for_backward(std::move(saved));
     ctx->saved_data["cell"] = cell;
@@ -102,8 +106,8 @@ struct RnnLayer : torch::autograd::Function<RnnLayer> {
     const auto batched = [&](const Tensor& d) { return d.defined() && d.key_set().has_any(vmap_keys); };
     if (create_graph || std::any_of(d_outputs.begin(), d_outputs.end(), batched)) {
       at::AutoGradMode enable(true);
-      gradients = differentiable(create_graph, d_outputs, needs, weight_needs, input, h_0, c_0, weights, lengths, batch_sizes, cell,
-                                 bidirectional);
+      gradients = differentiable(create_graph, d_outputs, needs, weight_needs, input, h_0, c_0, weights, lengths,
+                                 batch_sizes, cell, bidirectional);
     } else {
       static const auto op = find<BackwardSchema>("seq2seq_fast::rnn_layer_backward");
       c10::List<std::optional<Tensor>> d;
@@ -127,8 +131,8 @@ struct RnnLayer : torch::autograd::Function<RnnLayer> {
                                       const Tensor& c_0, at::TensorList weights, const std::optional<Tensor>& lengths,
                                       const std::optional<Tensor>& batch_sizes, const std::string& cell,
                                       bool bidirectional) {
-    const variable_list outputs = composite_op().call(input, optional(h_0), optional(c_0), weights, lengths,
-                                                      batch_sizes, cell, bidirectional);
+    const variable_list outputs =
+        composite_op().call(input, optional(h_0), optional(c_0), weights, lengths, batch_sizes, cell, bidirectional);
     variable_list used, d_used, wanted;
     for (size_t k = 0; k < outputs.size(); ++k) {
       if (!d_outputs[k].defined()) continue;
@@ -157,8 +161,7 @@ struct RnnLayer : torch::autograd::Function<RnnLayer> {
 std::vector<Tensor> rnn_layer_autograd(const Tensor& input, OptionalTensor h_0, OptionalTensor c_0,
                                        at::TensorList weights, OptionalTensor lengths, OptionalTensor batch_sizes,
                                        std::string_view cell, bool bidirectional) {
-  if (transforming())
-    return composite_op().call(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional);
+  if (transforming()) return composite_op().call(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional);
   const auto differentiated = [](const Tensor& x) { return x.requires_grad(); };
   const auto maybe = [&](OptionalTensor x) { return x.has_value() && differentiated(*x); };
   if (at::GradMode::is_enabled() && (differentiated(input) || maybe(h_0) || maybe(c_0) ||
@@ -176,7 +179,9 @@ std::vector<Tensor> rnn_layer_autocast(const Tensor& input, OptionalTensor h_0, 
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCPU);
   const auto dtype = at::autocast::get_autocast_dtype(at::kCPU);
   const auto cast = [&](const Tensor& x) { return at::autocast::cached_cast(dtype, x, at::kCPU); };
-  const auto cast_some = [&](OptionalTensor x) { return x.has_value() ? std::optional<Tensor>(cast(*x)) : std::nullopt; };
+  const auto cast_some = [&](OptionalTensor x) {
+    return x.has_value() ? std::optional<Tensor>(cast(*x)) : std::nullopt;
+  };
   std::vector<Tensor> cast_weights;
   for (const Tensor& weight : weights) cast_weights.push_back(cast(weight));
   auto outputs = layer_op().call(cast(input), cast_some(h_0), cast_some(c_0), cast_weights, lengths, batch_sizes, cell,

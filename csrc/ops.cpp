@@ -80,8 +80,8 @@ struct Problem {
 };
 
 void check_same(const char* name, const Tensor& tensor, const Tensor& input, bool value_error = false) {
-  TORCH_CHECK(tensor.device() == input.device(), name, ": expected a tensor on ", input.device(), " like input, got one on ",
-              tensor.device());
+  TORCH_CHECK(tensor.device() == input.device(), name, ": expected a tensor on ", input.device(),
+              " like input, got one on ", tensor.device());
   if (tensor.scalar_type() == input.scalar_type()) return;
   if (value_error)
     TORCH_CHECK_VALUE(false, "RNN input dtype (", input.scalar_type(), ") does not match weight dtype (",
@@ -107,13 +107,14 @@ Problem::Problem(const Tensor& input, OptionalTensor h_0, OptionalTensor c_0, at
   hidden_size = weights[1].size(1);
   check_weights(weights);
   check_same("weight_ih", weights[0], input, !single_step);
-  TORCH_CHECK(input.size(-1) == input_size, "input.size(-1) must be equal to input_size. Expected ", input_size, ", got ",
-              input.size(-1));
+  TORCH_CHECK(input.size(-1) == input_size, "input.size(-1) must be equal to input_size. Expected ", input_size,
+              ", got ", input.size(-1));
 
   if (packed) {
     TORCH_CHECK(!lengths.has_value(), "lengths: a packed input carries its own, as batch_sizes; got both");
     read_batch_sizes(*batch_sizes);
-    TORCH_CHECK(input.size(0) == rows, "batch_sizes: expected to sum to the ", input.size(0), " rows of input, got ", rows);
+    TORCH_CHECK(input.size(0) == rows, "batch_sizes: expected to sum to the ", input.size(0), " rows of input, got ",
+                rows);
   } else {
     steps = single_step ? 1 : input.size(0);
     batch = input.size(single_step ? 0 : 1);
@@ -150,14 +151,16 @@ void Problem::check_weights(at::TensorList weights) const {
   for (size_t k = 0; k < weights.size(); ++k) {
     const int64_t kind = int64_t(k) % per_direction;
     const at::IntArrayRef expected = kind < 2 ? at::IntArrayRef(shapes[kind]) : at::IntArrayRef(&G, 1);
-    TORCH_CHECK(weights[k].sizes() == expected, names[kind], ": expected shape ", expected, ", got ", weights[k].sizes());
+    TORCH_CHECK(weights[k].sizes() == expected, names[kind], ": expected shape ", expected, ", got ",
+                weights[k].sizes());
     if (k) check_same(names[kind], weights[k], weights[0]);
   }
 }
 
 void Problem::check_state(const char* name, OptionalTensor state, const Tensor& input) const {
   if (!state.has_value()) return;
-  TORCH_CHECK(state->sizes() == state_shape(), name, ": Expected hidden size ", state_shape(), ", got ", state->sizes());
+  TORCH_CHECK(state->sizes() == state_shape(), name, ": Expected hidden size ", state_shape(), ", got ",
+              state->sizes());
   check_same(name, *state, input);
 }
 
@@ -333,9 +336,9 @@ std::vector<Tensor> rnn_layer(const Tensor& input, OptionalTensor h_0, OptionalT
   return forward(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional, false);
 }
 
-std::vector<Tensor> rnn_layer_train(const Tensor& input, OptionalTensor h_0, OptionalTensor c_0,
-                                    at::TensorList weights, OptionalTensor lengths, OptionalTensor batch_sizes,
-                                    std::string_view cell, bool bidirectional) {
+std::vector<Tensor> rnn_layer_train(const Tensor& input, OptionalTensor h_0, OptionalTensor c_0, at::TensorList weights,
+                                    OptionalTensor lengths, OptionalTensor batch_sizes, std::string_view cell,
+                                    bool bidirectional) {
   return forward(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional, true);
 }
 
@@ -349,7 +352,8 @@ std::vector<Tensor> rnn_layer_backward(const c10::List<std::optional<Tensor>>& d
   TORCH_CHECK(d_outputs.size() == 1 + states, "d_outputs: expected ", 1 + states, " gradients, got ", d_outputs.size());
   const auto d_of = [&](size_t k, at::IntArrayRef shape) {
     const Tensor d = k < d_outputs.size() ? d_outputs.get(k).value_or(Tensor()) : Tensor();
-    TORCH_CHECK(!d.defined() || d.sizes() == shape, "d_outputs: expected shape ", shape, " at ", k, ", got ", d.sizes());
+    TORCH_CHECK(!d.defined() || d.sizes() == shape, "d_outputs: expected shape ", shape, " at ", k, ", got ",
+                d.sizes());
     return d;
   };
   const Tensor d_output = rows_of(d_of(0, p.output_shape()), call.dtype);
@@ -364,7 +368,7 @@ std::vector<Tensor> rnn_layer_backward(const c10::List<std::optional<Tensor>>& d
   std::vector<Tensor> gradients;
   gradients.push_back(!needs[0]              ? nothing()
                       : p.padding || !p.rows ? at::zeros(input.sizes(), options)
-                                                  : fresh(input.sizes(), options));
+                                             : fresh(input.sizes(), options));
   const auto state_gradient = [&](bool needed, OptionalTensor state, const Tensor& d_n) {
     if (!needed || !state.has_value()) return nothing();
     if (p.padding || !p.rows) return d_n.defined() ? d_n.clone() : at::zeros(p.state_shape(), options);

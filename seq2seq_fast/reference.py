@@ -42,7 +42,9 @@ def rnn_relu_step(gates_x: Tensor, h: Tensor, c: None, weight_hh: Tensor, bias_h
 STEPS = {"gru": gru_step, "lstm": lstm_step, "rnn_tanh": rnn_tanh_step, "rnn_relu": rnn_relu_step}
 
 
-def direction(steps: list[Tensor], h: Tensor, c: Tensor | None, weights: list[Tensor], active, cell: str, reverse: bool):
+def direction(
+    steps: list[Tensor], h: Tensor, c: Tensor | None, weights: list[Tensor], active, cell: str, reverse: bool
+):
     """One direction over a list of steps, each (B_t, I); `active(t)` is the mask (B,) of rows that run at step t, or
     None where all of `h` does, or the number of leading rows that do. Returns the outputs by step, h and c."""
     weight_ih, weight_hh, bias_ih, bias_hh = weights if len(weights) == 4 else (*weights, None, None)

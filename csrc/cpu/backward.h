@@ -116,9 +116,8 @@ struct Backward {
   void pointwise(int64_t s, int64_t end) {
     const int64_t t = steps.time(s), now = steps.first(s), before = s ? steps.first(s - 1) : 0;
     const int64_t continuing = steps.continuing(s);
-    const E* d_output = layer.output.data
-                            ? (const E*)layer.output.data + layer.output.by_step[t] + output_offset
-                            : nullptr;
+    const E* d_output =
+        layer.output.data ? (const E*)layer.output.data + layer.output.by_step[t] + output_offset : nullptr;
     for (int64_t i = row_begin; i < end; ++i) {
       const bool first = i >= continuing;
       const StateRows<E>& from = first ? memory.initial : memory.states;
@@ -151,7 +150,8 @@ struct Backward {
     const int64_t K = C::gates * memory.hidden, now = steps.first(s);
     for (int64_t p = panel_begin; p < panel_end; ++p) {
       const int vectors = vectors_of(p);
-      const E* weight = memory.weight_hh ? memory.weight_hh + p * M::width * K : (const E*)direction.weight_hh + p * M::width;
+      const E* weight =
+          memory.weight_hh ? memory.weight_hh + p * M::width * K : (const E*)direction.weight_hh + p * M::width;
       const int64_t ld = memory.weight_hh ? vectors * L * Element<E>::group : H;
       for (int64_t i = row_begin; i < end;) {
         const int here = next_tile(end - i, vectors);

@@ -170,13 +170,11 @@ double peak(int threads) {
 }  // namespace
 
 namespace seq2seq_fast {
-extern const Engine SF_ENGINE;
-const Engine SF_ENGINE = {
-    SF_NAME,
 #ifdef SF_BFLOAT16
-    true,
+static constexpr bool has_bfloat16 = true;
 #else
-    false,
+static constexpr bool has_bfloat16 = false;
 #endif
-    forward, backward, peak};
-}
+extern const Engine SF_ENGINE;
+const Engine SF_ENGINE = {SF_NAME, has_bfloat16, forward, backward, peak};
+}  // namespace seq2seq_fast

@@ -209,7 +209,8 @@ struct Forward {
         const int here = next_tile(rows_end - i, vectors);
         alignas(64) A product[max_tile_rows * P::width];
         const E* h[max_tile_rows];
-        for (int m = 0; m < here; ++m) h[m] = i + m < continuing ? memory.states.h(before + i + m) : memory.initial.h(i + m);
+        for (int m = 0; m < here; ++m)
+          h[m] = i + m < continuing ? memory.states.h(before + i + m) : memory.initial.h(i + m);
         const bool zero = i >= continuing && !direction.h_0;
         if (zero) {
           for (int m = 0; m < here; ++m)

@@ -47,9 +47,10 @@ struct Gradients {
     int64_t input_gate[4];
     for (int g = 0; g < C::gates; ++g) input_gate[g] = C::d_input_gate[g];
     if (direction.d_weight_hh)
-      outer((A*)direction.d_weight_hh, (A*)direction.d_bias_hh, H, C::d_state_slot, identity, [&](int64_t s, int64_t i) {
-        return i < steps.continuing(s) ? memory.states.h(steps.first(s - 1) + i) : memory.initial.h(i);
-      });
+      outer((A*)direction.d_weight_hh, (A*)direction.d_bias_hh, H, C::d_state_slot, identity,
+            [&](int64_t s, int64_t i) {
+              return i < steps.continuing(s) ? memory.states.h(steps.first(s - 1) + i) : memory.initial.h(i);
+            });
     if (direction.d_weight_ih)
       outer((A*)direction.d_weight_ih, (A*)direction.d_bias_ih, I, 0, input_gate, [&](int64_t s, int64_t i) {
         const int64_t t = steps.time(s);
@@ -88,7 +89,8 @@ struct Gradients {
         const int64_t g = tile / unit_tiles, j = tile % unit_tiles * max_tile_rows;
         const int units = int(std::min<int64_t>(max_tile_rows, H - j));
         const int64_t row = gate[g] * H + j;
-        pack_rows<E>(scratch.left, max_tile_rows, units, K, [&](int64_t k) { return d_rows[k] + g * memory.hidden + j; });
+        pack_rows<E>(scratch.left, max_tile_rows, units, K,
+                     [&](int64_t k) { return d_rows[k] + g * memory.hidden + j; });
         if (d_bias) add_rows(d_bias + row, units, K, first);
         for (int64_t p = 0; p < panels; ++p)
           product(d_weight + row * columns + p * width, columns, units, std::min(width, columns - p * width), K,
@@ -159,8 +161,8 @@ struct InputGradient {
         const int64_t here = std::min<int64_t>(M::width, I - p * M::width);
         pack_rows<E>(weight_ih[d] + p * M::width * C::gates * hidden, groups(here, L) * L, here, C::gates * hidden,
                      [&](int64_t k) {
-                       const E* row = M::weight_row((const E*)layer.direction[d].weight_ih, I, layer.hidden_size, hidden,
-                                                    k, true);
+                       const E* row =
+                           M::weight_row((const E*)layer.direction[d].weight_ih, I, layer.hidden_size, hidden, k, true);
                        return row ? row + p * M::width : nullptr;
                      });
       }
@@ -195,8 +197,8 @@ struct InputGradient {
         for (int r = 0; r < tile_rows; ++r) d_gates[r] = memory[d]->d_gates + (from + m + r) * memory[d]->row_size();
         const auto tile = tile_for<E>(tile_rows, vectors);
         if (weight_ih[d]) {
-          tile(K / Element<E>::group, d_gates, 1, false, weight_ih[d] + p * M::width * K, vectors * L * Element<E>::group,
-               sums, M::width, nullptr, d > 0);
+          tile(K / Element<E>::group, d_gates, 1, false, weight_ih[d] + p * M::width * K,
+               vectors * L * Element<E>::group, sums, M::width, nullptr, d > 0);
           continue;
         }
         for (int g = 0; g < C::gates; ++g) {

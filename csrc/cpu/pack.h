@@ -75,7 +75,8 @@ inline void pack_rows(E* panel, int64_t width, int64_t count, int64_t K, RowAt r
 #ifdef SF_BFLOAT16
     else {
       for (; from[0] && from[1] && n + piece <= count; n += piece) {
-        const __m128i a = _mm_loadu_si128((const __m128i*)(from[0] + n)), b = _mm_loadu_si128((const __m128i*)(from[1] + n));
+        const __m128i a = _mm_loadu_si128((const __m128i*)(from[0] + n)),
+                      b = _mm_loadu_si128((const __m128i*)(from[1] + n));
         _mm_storeu_si128((__m128i*)(to + n * group), _mm_unpacklo_epi16(a, b));
         _mm_storeu_si128((__m128i*)(to + (n + piece / 2) * group), _mm_unpackhi_epi16(a, b));
       }

@@ -7,8 +7,8 @@ namespace {
 
 using seq2seq_fast::Direction;
 using seq2seq_fast::Layer;
-using seq2seq_fast::Sequence;
 using seq2seq_fast::padded;
+using seq2seq_fast::Sequence;
 
 // Rows of slots of padded(H) sums: h (as elements), c where the cell has one, then what backward reads of the gates.
 template <class E>
@@ -17,9 +17,7 @@ struct StateRows {
   int64_t hidden;  // padded
   int64_t slots;
 
-  Sum<E>* slot(int64_t index, int s) const {
-    return reinterpret_cast<Sum<E>*>(data) + (index * slots + s) * hidden;
-  }
+  Sum<E>* slot(int64_t index, int s) const { return reinterpret_cast<Sum<E>*>(data) + (index * slots + s) * hidden; }
   E* h(int64_t index) const { return reinterpret_cast<E*>(slot(index, 0)); }
   Sum<E>* c(int64_t index) const { return slot(index, 1); }
 };

@@ -94,8 +94,8 @@ void tile(int64_t K, const E* const* a, int64_t stride, bool odd, const E* b, in
 }
 
 template <class E>
-using Tile = void (*)(int64_t, const E* const*, int64_t, bool, const E*, int64_t, Sum<E>*, int64_t,
-                      const Sum<E>*, bool);
+using Tile = void (*)(int64_t, const E* const*, int64_t, bool, const E*, int64_t, Sum<E>*, int64_t, const Sum<E>*,
+                      bool);
 
 template <class E, int M, int N>
 constexpr Tile<E> tile_of() {
@@ -108,9 +108,15 @@ constexpr Tile<E> tile_of() {
 
 template <class E, int N>
 struct TileColumn {
-  static constexpr Tile<E> of[max_tile_rows + 1] = {nullptr,           tile_of<E, 1, N>(), tile_of<E, 2, N>(),
-                                                    tile_of<E, 3, N>(), tile_of<E, 4, N>(), tile_of<E, 5, N>(),
-                                                    tile_of<E, 6, N>(), tile_of<E, 7, N>(), tile_of<E, 8, N>()};
+  static constexpr Tile<E> of[max_tile_rows + 1] = {nullptr,
+                                                    tile_of<E, 1, N>(),
+                                                    tile_of<E, 2, N>(),
+                                                    tile_of<E, 3, N>(),
+                                                    tile_of<E, 4, N>(),
+                                                    tile_of<E, 5, N>(),
+                                                    tile_of<E, 6, N>(),
+                                                    tile_of<E, 7, N>(),
+                                                    tile_of<E, 8, N>()};
 };
 
 template <class E>

@@ -6,7 +6,7 @@ from .cells import GRUCell, LSTMCell, RNNCell
 from .layers import GRU, LSTM, RNN
 
 OURS = ("GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell")
-__all__ = [*OURS, *(name for name in dir(torch.nn) if name not in OURS and not name.startswith("_"))]  # noqa: PLE0604
+__all__ = [*OURS, *(name for name in dir(torch.nn) if name not in OURS and not name.startswith("_"))]
 
 
 def __getattr__(name: str):

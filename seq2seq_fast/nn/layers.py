@@ -12,7 +12,7 @@ from .. import functional
 
 
 class _Layer(torch.nn.RNNBase):
-    """What the three layers share: from the arguments of torch.nn's `forward` to those of `functional.rnn`, and back."""
+    """What the three layers share: the way from torch.nn's `forward` to `functional.rnn` and back."""
 
     torch_class: type[torch.nn.RNNBase]
 
