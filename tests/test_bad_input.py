@@ -173,6 +173,13 @@ def test_lengths(cell, name):
         make_layer(cell, 5, 7, 2, bidirectional=True)(draw(4, 3, 5), lengths=lengths)
 
 
+@pytest.mark.parametrize("name", LENGTHS)
+def test_lengths_of_a_layer_that_torch_runs(name):
+    lengths, kind = LENGTHS[name]
+    with pytest.raises(kind, match="lengths" if name != "text" else None):
+        make_layer("lstm", 5, 7, proj_size=3)(draw(4, 3, 5), lengths=lengths)
+
+
 def test_lengths_of_input_that_has_its_own(cell):
     with pytest.raises(ValueError, match="lengths"):
         make_layer(cell, 5, 7)(pack(draw(4, 3, 5), (2, 4, 1)), lengths=[2, 4, 1])
@@ -328,9 +335,7 @@ def test_backward_refuses_nonsense_of_forward(cell, name):
     *outputs, reserve = torch.ops.seq2seq_fast.rnn_layer_train(*arguments(cell))
     d_outputs = [torch.ones_like(x) for x in outputs]
     with pytest.raises((RuntimeError, ValueError)):
-        torch.ops.seq2seq_fast.rnn_layer_backward(
-            d_outputs, reserve, [True] * 4, *arguments(cell, **NONSENSE[name])
-        )
+        torch.ops.seq2seq_fast.rnn_layer_backward(d_outputs, reserve, [True] * 4, *arguments(cell, **NONSENSE[name]))
 
 
 def test_a_layer_works_after_an_error(cell):

@@ -10,6 +10,9 @@ from torch.library import opcheck
 from torch.testing import assert_close
 from torch.testing._internal.optests import generate_tests
 
+# torch.nn's own layers break graphs and fix their sizes
+pytestmark = pytest.mark.needs_extension
+
 BOTH_WAYS = pytest.mark.parametrize("bidirectional", (False, True), ids=("one_way", "both_ways"))
 
 
@@ -83,9 +86,7 @@ def test_dropout_draws_the_mask_of_eager(cell):
 def test_cells(single):
     cell = make_cell(single, 5, 7)
     compiled = torch.compile(cell, backend="aot_eager", fullgraph=True)
-    assert_close(
-        forward_and_gradients(compiled, cell, draw(3, 5)), forward_and_gradients(cell, cell, draw(3, 5))
-    )
+    assert_close(forward_and_gradients(compiled, cell, draw(3, 5)), forward_and_gradients(cell, cell, draw(3, 5)))
 
 
 def test_loop_over_a_cell(single):
@@ -99,9 +100,7 @@ def test_loop_over_a_cell(single):
         return x
 
     compiled = torch.compile(decode, backend="aot_eager", fullgraph=True)
-    assert_close(
-        forward_and_gradients(compiled, cell, draw(3, 7)), forward_and_gradients(decode, cell, draw(3, 7))
-    )
+    assert_close(forward_and_gradients(compiled, cell, draw(3, 7)), forward_and_gradients(decode, cell, draw(3, 7)))
 
 
 class Seq2Seq(torch.nn.Module):
@@ -120,9 +119,7 @@ class Seq2Seq(torch.nn.Module):
 
 def test_model_trains_to_the_same_losses(cell):
     losses = []
-    source, target = (
-        torch.randint(11, (3, 6), generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)
-    )
+    source, target = (torch.randint(11, (3, 6), generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
     for compile in (True, False):
         torch.manual_seed(0)
         model = Seq2Seq(cell)
@@ -196,7 +193,6 @@ def test_autocast(cell):
 @pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None, reason="Inductor needs a C++ compiler"
 )
-@pytest.mark.needs_extension
 def test_inductor():
     layer = make_layer("gru", 5, 7, 2)
     head = torch.nn.Linear(7, 3)
@@ -250,27 +246,22 @@ def operands(cell, name, bidirectional, dtype=torch.float32, requires_grad=True)
     layer = make_layer(cell, 5, 7, bidirectional=bidirectional, dtype=dtype)
     input, hx, lengths, batch_sizes = OPERANDS[name](layer)
     h_0, c_0 = hx if isinstance(hx, tuple) else (hx, None)
-    input, h_0, c_0 = (
-        None if x is None else x.to(dtype).requires_grad_(requires_grad) for x in (input, h_0, c_0)
-    )
+    input, h_0, c_0 = (None if x is None else x.to(dtype).requires_grad_(requires_grad) for x in (input, h_0, c_0))
     weights = [w.detach().requires_grad_(requires_grad) for w in layer._flat_weights]
     return input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional
 
 
-@pytest.mark.needs_extension
 @BOTH_WAYS
 @pytest.mark.parametrize("name", OPERANDS)
 def test_opcheck_rnn_layer(cell, name, bidirectional):
     opcheck(torch.ops.seq2seq_fast.rnn_layer.default, operands(cell, name, bidirectional))
 
 
-@pytest.mark.needs_extension
 @pytest.mark.parametrize("dtype", (torch.float64, torch.bfloat16, torch.float16), ids=str)
 def test_opcheck_dtypes(cell, dtype):
     opcheck(torch.ops.seq2seq_fast.rnn_layer.default, operands(cell, "hx", True, dtype))
 
 
-@pytest.mark.needs_extension
 def test_opcheck_single_step(single):
     cell = make_cell(single, 5, 7)
     h_0, c_0 = draw(3, 7), draw(3, 7, seed=4) if single == "lstm" else None
@@ -278,16 +269,13 @@ def test_opcheck_single_step(single):
     opcheck(torch.ops.seq2seq_fast.rnn_layer.default, arguments)
 
 
-@pytest.mark.needs_extension
 @BOTH_WAYS
 @pytest.mark.parametrize("name", OPERANDS)
 def test_opcheck_train_and_backward(cell, name, bidirectional):
     arguments = operands(cell, name, bidirectional, requires_grad=False)
     # past the end of a row the reserve is never written nor read, so no two are equal there
     checks = [
-        c
-        for c in generate_tests.DEFAULT_TEST_UTILS
-        if not (name == "lengths" and c == "test_aot_dispatch_dynamic")
+        c for c in generate_tests.DEFAULT_TEST_UTILS if not (name == "lengths" and c == "test_aot_dispatch_dynamic")
     ]
     opcheck(torch.ops.seq2seq_fast.rnn_layer_train.default, arguments, test_utils=checks)
     *outputs, reserve = torch.ops.seq2seq_fast.rnn_layer_train(*arguments)
@@ -296,7 +284,6 @@ def test_opcheck_train_and_backward(cell, name, bidirectional):
         opcheck(torch.ops.seq2seq_fast.rnn_layer_backward.default, (d_outputs, reserve, needs, *arguments))
 
 
-@pytest.mark.needs_extension
 @pytest.mark.parametrize("batch_first", (False, True), ids=("time_first", "batch_first"))
 def test_reserve_is_as_large_as_the_compiler_is_told(cell, batch_first):
     arguments = operands(cell, "strided" if batch_first else "hx", True, requires_grad=False)

@@ -6,6 +6,9 @@ from cases import draw, make_cell, make_hx, make_layer, twin
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
 from torch.testing import assert_close
 
+# torch.nn's own layers do not batch, and its LSTM has no forward mode
+pytestmark = pytest.mark.needs_extension
+
 
 def layer_loss(layer, **kwargs):
     def loss(parameters, input, hx=None):
@@ -25,9 +28,7 @@ def assert_per_sample(loss, parameters, *samples):
     batched = vmap(grad(loss), (None, *(0 for _ in samples)))(parameters, *samples)
     looped = [grad(loss)(parameters, *sample) for sample in zip(*samples, strict=True)]
     for name, gradient in batched.items():
-        assert_close(
-            gradient, torch.stack([one[name] for one in looped]), msg=lambda m, name=name: f"{name}: {m}"
-        )
+        assert_close(gradient, torch.stack([one[name] for one in looped]), msg=lambda m, name=name: f"{name}: {m}")
 
 
 @pytest.mark.parametrize("bidirectional", (False, True), ids=("one_way", "both_ways"))
@@ -82,9 +83,7 @@ def test_ensemble(cell, over_input):
     def call(parameters, buffers, input):
         return functional_call(layers[0], (parameters, buffers), (input,))
 
-    batched = vmap(call, (0, 0, 0 if over_input else None))(
-        parameters, buffers, inputs if over_input else inputs[0]
-    )
+    batched = vmap(call, (0, 0, 0 if over_input else None))(parameters, buffers, inputs if over_input else inputs[0])
     for k, layer in enumerate(layers):
         alone = layer(inputs[k if over_input else 0])
         assert_close(torch.utils._pytree.tree_map(lambda x, k=k: x[k], batched), alone)
@@ -171,9 +170,7 @@ def test_functional_call(cell):
         for parameter in other.parameters():
             parameter *= 2
     before = layer(draw(4, 3, 5))
-    assert_close(
-        functional_call(layer, dict(other.named_parameters()), (draw(4, 3, 5),)), other(draw(4, 3, 5))
-    )
+    assert_close(functional_call(layer, dict(other.named_parameters()), (draw(4, 3, 5),)), other(draw(4, 3, 5)))
     assert_close(layer(draw(4, 3, 5)), before, rtol=0, atol=0)
 
 
