@@ -99,6 +99,8 @@ def onnxruntime(layer: torch.nn.Module, cell: str, shape: Shape, x: Tensor, thre
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
+    # its threads may spin while it runs, not on into somebody else's turn
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     feed = {"input": x.numpy()}
     return lambda: [torch.from_numpy(session.run(None, feed)[0])]
