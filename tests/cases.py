@@ -55,7 +55,5 @@ def make_hx(layer: torch.nn.RNNBase, batch: int | None, dtype=torch.float32, see
     return (h_0, state(layer.hidden_size, seed + 1)) if layer.mode == "LSTM" else h_0
 
 
-def pack(
-    input: torch.Tensor, lengths, batch_first: bool = False, enforce_sorted: bool = False
-) -> PackedSequence:
+def pack(input: torch.Tensor, lengths, batch_first: bool = False, enforce_sorted: bool = False) -> PackedSequence:
     return pack_padded_sequence(input, torch.as_tensor(lengths), batch_first, enforce_sorted)

@@ -12,9 +12,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def pytest_configure(config):
-    config.addinivalue_line(
-        "markers", "needs_extension: needs the fused operators; skipped where they are not built"
-    )
+    config.addinivalue_line("markers", "needs_extension: needs the fused operators; skipped where they are not built")
 
 
 def pytest_runtest_setup(item):

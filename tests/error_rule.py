@@ -6,9 +6,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 
-def run(
-    module: torch.nn.Module, input, hx=None, *, backward: bool = True, **kwargs
-) -> dict[str, torch.Tensor]:
+def run(module: torch.nn.Module, input, hx=None, *, backward: bool = True, **kwargs) -> dict[str, torch.Tensor]:
     """All that a call of a layer or cell gives, by name: outputs and, with `backward`, all gradients.
 
     Tensors are taken in the module's dtype. The outputs' gradients are random eighths, exact in every dtype.

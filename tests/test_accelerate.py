@@ -15,9 +15,7 @@ class Model(torch.nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.rnn = torch.nn.RNN(5, 6, nonlinearity="relu")
-        self.stack = torch.nn.ModuleList(
-            [torch.nn.GRU(6, 7, 2, dropout=0.5), torch.nn.LSTM(7, 8, bidirectional=True)]
-        )
+        self.stack = torch.nn.ModuleList([torch.nn.GRU(6, 7, 2, dropout=0.5), torch.nn.LSTM(7, 8, bidirectional=True)])
         self.cells = torch.nn.ModuleDict({"gru": torch.nn.GRUCell(16, 9), "lstm": torch.nn.LSTMCell(9, 9)})
         self.rnn_cell = torch.nn.RNNCell(9, 9)
         self.head = torch.nn.Linear(9, 3)

@@ -30,9 +30,7 @@ def compare(name, cell, input, hx=None):
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize(
-    "sizes", ((1, 1, 1), (2, 3, 2), (63, 5, 7), (3, 63, 257), (1, 257, 63), (40, 16, 16)), ids=str
-)
+@pytest.mark.parametrize("sizes", ((1, 1, 1), (2, 3, 2), (63, 5, 7), (3, 63, 257), (1, 257, 63), (40, 16, 16)), ids=str)
 @pytest.mark.parametrize("bias", BOOLS, ids=("no_bias", "bias"))
 @pytest.mark.parametrize("with_hx", BOOLS, ids=("zeros", "hx"))
 def test_batched(single, dtype, sizes, bias, with_hx):
@@ -92,9 +90,7 @@ def test_hx_is_not_written(single):
     before = torch.utils._pytree.tree_map(torch.clone, hx)
     with torch.no_grad():
         cell(draw(3, 5), hx)
-    assert all(
-        map(torch.equal, *(states if isinstance(states, tuple) else (states,) for states in (hx, before)))
-    )
+    assert all(map(torch.equal, *(states if isinstance(states, tuple) else (states,) for states in (hx, before))))
 
 
 @pytest.mark.needs_extension

@@ -131,9 +131,7 @@ def test_strided_arguments(name):
 
 def test_errors(name):
     info = INFOS[name]
-    errors = info.module_error_inputs_func(
-        info, device="cpu", dtype=torch.float32, requires_grad=False, training=True
-    )
+    errors = info.module_error_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=False, training=True)
     assert errors
     for error in errors:
         sample = error.module_error_input

@@ -36,9 +36,7 @@ def test_same_mask_as_torch(cell, num_layers, bidirectional, form, dtype):
     for name in theirs:
         torch.testing.assert_close(ours[name], theirs[name], msg=lambda m, name=name: f"{name}: {m}")
     assert torch.equal(after_ours, after_theirs), "the generator was drawn from as often as torch.nn draws"
-    assert not torch.allclose(ours["output"], results(layer, input, 8)[0]["output"]), (
-        "another seed, another mask"
-    )
+    assert not torch.allclose(ours["output"], results(layer, input, 8)[0]["output"]), "another seed, another mask"
 
 
 def test_everything_dropped(cell):

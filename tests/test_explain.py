@@ -32,17 +32,12 @@ def test_fused(cell, dtype, form):
         input = pack(input, (2, 4, 1))
     line = explain(layer, input=input) if form == "keyword" else explain(layer, input)
     instructions = torch.ops.seq2seq_fast.capability()
-    assert (
-        line
-        == f"{LAYERS[cell][0].__name__}: fused (cpu, {instructions}, {str(dtype).removeprefix('torch.')})"
-    )
+    assert line == f"{LAYERS[cell][0].__name__}: fused (cpu, {instructions}, {str(dtype).removeprefix('torch.')})"
 
 
 @pytest.mark.needs_extension
 def test_fused_cell(single):
-    assert explain(make_cell(single, 5, 7), draw(3, 5)).startswith(
-        f"{CELLS[single][0].__name__}: fused (cpu, "
-    )
+    assert explain(make_cell(single, 5, 7), draw(3, 5)).startswith(f"{CELLS[single][0].__name__}: fused (cpu, ")
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,7 @@ SOURCES = [
     if path.suffix in (".py", ".h", ".cpp")
 ]
 
-pytestmark = pytest.mark.skipif(
-    not CSRC, reason="these are the tests of a checkout, and this is a copy without csrc"
-)
+pytestmark = pytest.mark.skipif(not CSRC, reason="these are the tests of a checkout, and this is a copy without csrc")
 
 
 def module_of(path: Path) -> str:

@@ -16,9 +16,7 @@ class Packs(torch.nn.RNNBase):
     def forward(self, input, hx=None, *, lengths):
         packed = pack(input, lengths, self.batch_first)
         output, states = type(self).layer_class.forward(self, packed, hx)
-        output, _ = pad_packed_sequence(
-            output, self.batch_first, total_length=input.size(int(self.batch_first))
-        )
+        output, _ = pad_packed_sequence(output, self.batch_first, total_length=input.size(int(self.batch_first)))
         return output, states
 
 
@@ -31,9 +29,7 @@ def packs(layer):
 
 def compare(layer, input, hx, lengths):
     lengths = torch.as_tensor(lengths)
-    ours, theirs, oracle = (
-        run(module, input, hx, lengths=lengths) for module in (layer, packs(layer), Oracle(layer))
-    )
+    ours, theirs, oracle = (run(module, input, hx, lengths=lengths) for module in (layer, packs(layer), Oracle(layer)))
     assert_as_accurate(ours, theirs, oracle)
     return ours
 
@@ -42,9 +38,7 @@ def compare(layer, input, hx, lengths):
 @BOTH_WAYS
 @pytest.mark.parametrize("num_layers", (1, 2))
 @pytest.mark.parametrize("batch_first", (False, True), ids=("time_first", "batch_first"))
-@pytest.mark.parametrize(
-    "lengths", ((6, 4, 4, 1), (2, 1, 6, 4), (3, 2, 2, 1), (6, 6, 6, 6), (1, 1, 1, 1)), ids=str
-)
+@pytest.mark.parametrize("lengths", ((6, 4, 4, 1), (2, 1, 6, 4), (3, 2, 2, 1), (6, 6, 6, 6), (1, 1, 1, 1)), ids=str)
 def test_equal_to_packing(cell, bidirectional, num_layers, batch_first, lengths):
     layer = make_layer(cell, 5, 7, num_layers, bidirectional=bidirectional, batch_first=batch_first)
     input = draw(6, 4, 5)

@@ -54,7 +54,5 @@ def test_help_and_bad_arguments():
 def test_import_is_silent():
     code = "import warnings; warnings.simplefilter('error'); import seq2seq_fast"
     # torch warns of its own accord on some versions: it is imported first
-    result = subprocess.run(
-        [sys.executable, "-c", f"import torch; {code}"], capture_output=True, text=True, timeout=60
-    )
+    result = subprocess.run([sys.executable, "-c", f"import torch; {code}"], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

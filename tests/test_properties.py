@@ -81,9 +81,7 @@ def test_lengths_equal_packing(problem, data):
 def test_lengths_of_zero(problem, data):
     layer, steps, batch, _ = problem
     input, hx = arguments(*problem)
-    lengths = torch.tensor(
-        data.draw(st.lists(st.integers(0, steps), min_size=batch, max_size=batch), label="lengths")
-    )
+    lengths = torch.tensor(data.draw(st.lists(st.integers(0, steps), min_size=batch, max_size=batch), label="lengths"))
     oracle = run(Oracle(layer), input, hx, lengths=lengths)
     ours = run(layer, input, hx, lengths=lengths)
     # no twin: torch.nn takes no rows of no steps. In float64 the oracle is enough

@@ -1,0 +1,1 @@
+"""The parts of the pronunciation program, one subject a file."""

@@ -1,0 +1,126 @@
+"""What came of a race: two tables and a figure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
+from tabulate import tabulate
+
+from .exam import ErrorRates
+from .training import Learner
+
+COLOURS = ("#8a8f98", "#d1495b")
+
+
+@dataclass
+class Result:
+    """One engine's race: its training, its marks on the held-out words and its speed in decoding them."""
+
+    learner: Learner
+    errors: ErrorRates
+    words_a_second_decoding: float
+
+
+def comparison(results: list[Result]) -> str:
+    """A table of the engines side by side."""
+    a, b = (result.learner for result in results)
+    both = steps_both_made(a, b)
+    speeds = {
+        "training, words/s": [result.learner.words_a_second for result in results],
+        "decoding, words/s": [result.words_a_second_decoding for result in results],
+    }
+    rows = [
+        [f"steps in {a.seconds:,.0f} s and {b.seconds:,.0f} s", *(f"{len(x.losses):,}" for x in (a, b)), ""],
+        [f"loss up to step {both:,}, mean of 100", *(f"{x.recent_loss(both):.4f}" for x in (a, b)), ""],
+        *([name, *(f"{x:,.0f}" for x in pair), f"{pair[1] / pair[0]:.2f}x"] for name, pair in speeds.items()),
+        ["phoneme error at the end", *(f"{result.errors.phonemes:.2%}" for result in results), ""],
+        ["word error at the end", *(f"{result.errors.words:.2%}" for result in results), ""],
+    ]
+    return boxed(rows, ["", a.engine, b.engine, "ratio"])
+
+
+def agreement(learner: Learner, other: Learner, in_float64: Learner) -> str:
+    """A table of how far the losses of `other`, and of `learner` in float64, are from those of `learner`."""
+    both, first = steps_both_made(learner, other), len(in_float64.losses)
+    rows = [
+        [
+            f"in the first {steps:,} steps" if steps < both else f"in all {both:,} steps that both made",
+            f"{largest_difference(learner.losses, other.losses[:steps]):.0e}",
+            f"{largest_difference(learner.losses, in_float64.losses[:steps]):.0e}" if steps <= first else "",
+        ]
+        for steps in sorted({min(100, both), first, both})
+    ]
+    return boxed(rows, [f"losses: largest difference from {learner.engine}", other.engine, in_float64.engine])
+
+
+def largest_difference(losses: list[float], others: list[float]) -> float:
+    """The largest relative difference over the steps that both made."""
+    return max(abs(a - b) / abs(a) for a, b in zip(losses, others, strict=False))
+
+
+def steps_both_made(a: Learner, b: Learner) -> int:
+    return min(len(a.losses), len(b.losses))
+
+
+def boxed(rows: list[list[str]], headers: list[str]) -> str:
+    alignment = ["left", *["right"] * (len(headers) - 1)]
+    return tabulate(rows, headers, tablefmt="rounded_outline", colalign=alignment, disable_numparse=True)
+
+
+def figure(results: list[Result], title: str, path: Path) -> None:
+    """A PNG: both losses against time and against steps, and the speeds of training and decoding."""
+    style = {
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlelocation": "left",
+    }
+    losses = [result.learner.losses for result in results]
+    steps = [range(1, len(one) + 1) for one in losses]
+    with matplotlib.rc_context(style):
+        drawing = Figure(figsize=(13, 4.2), dpi=150, layout="constrained")
+        drawing.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        by_time, by_step, speeds = drawing.subplots(1, 3, width_ratios=(1, 1, 0.9))
+        by_time.set(title="The same time", xlabel="training time [s]")
+        draw_losses(by_time, [result.learner.clock for result in results], losses)
+        by_step.set(title="The same steps, the same losses", xlabel="step")
+        by_step.xaxis.set_major_formatter("{x:,.0f}")
+        draw_losses(by_step, steps, losses)
+        draw_speeds(speeds, results)
+        for axes in (by_time, by_step):
+            axes.legend([result.learner.engine for result in results], frameon=False, loc="upper right")
+        drawing.savefig(path)
+
+
+def draw_losses(axes: Axes, xs: list[Sequence[float]], losses: list[list[float]]) -> None:
+    """Each curve as means over neighbouring steps; the second is dashed, since it may lie on the first."""
+    width = max(1, max(map(len, losses)) // 60)
+    for x, y, colour, dashes in zip(xs, losses, COLOURS, ("-", (0, (4, 2))), strict=True):
+        means = torch.tensor(y).split(width)
+        middles = [min(start + width // 2, len(y) - 1) for start in range(0, len(y), width)]
+        axes.plot([x[i] for i in middles], [m.mean() for m in means], color=colour, linestyle=dashes, lw=2)
+    axes.set(yscale="log", ylabel="loss [nats per phoneme]")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.grid(alpha=0.25)
+
+
+def draw_speeds(axes: Axes, results: list[Result]) -> None:
+    """Bars relative to the first engine: words a second in training and in decoding need two scales."""
+    speeds = [(result.learner.words_a_second, result.words_a_second_decoding) for result in results]
+    for engine, pair in enumerate(speeds):
+        ratios = [speed / first for speed, first in zip(pair, speeds[0], strict=True)]
+        bars = axes.barh([0.2 - 0.4 * engine, -0.8 - 0.4 * engine], ratios, 0.36, color=COLOURS[engine])
+        labels = [f"{speed:,.0f} words/s\n{ratio:.2f}x" for speed, ratio in zip(pair, ratios, strict=True)]
+        axes.bar_label(bars, labels, padding=5)
+    axes.set(title="Speed", xlabel=f"times {results[0].learner.engine}")
+    axes.set_yticks([0, -1], ["training", "decoding"])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.margins(x=0.35)
