@@ -57,7 +57,7 @@ def compare(args: argparse.Namespace, examples: Examples, exam: Exam) -> None:
     learners = [make_learner(engine, args, examples) for engine in ENGINES]
     parameters = sum(p.numel() for p in learners[0].model.parameters())
     title = f"{args.cell.upper()} encoder-decoder, {parameters:,} parameters, threads: {args.threads}"
-    length = f"{args.steps:,} steps" if args.steps else f"{args.minutes:g} minutes"
+    length = f"{args.steps:,} steps" if args.steps else f"{args.minutes:g} min"
     print(f"{title}; {len(examples):,} pronunciations; {length} on each engine, in turn.")
     for learner in learners:
         learner.warm_up(next(examples.forever(args.batch_size, args.seed)))

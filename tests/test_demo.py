@@ -238,4 +238,4 @@ def test_decoding_repeats_what_teacher_forcing_says():
 
 
 def test_largest_difference_is_relative_and_over_common_steps():
-    assert report.largest_difference([2.0, 4.0, 1.0], [2.0, 5.0]) == 0.25
+    assert report.largest_difference([2.0, 4.0, 1.0], [2.0, 5.0]) == (0.25, 2)

@@ -43,6 +43,8 @@ class Exam:
 
     def race(self, models: list[Pronouncer]) -> tuple[list[float], float]:
         """Words a second of each model, batch by batch in turn, and the part of words they answer alike."""
+        for model in models:
+            model.eval()
         seconds = [0.0] * len(models)
         same = 0
         for batch in self.batches:

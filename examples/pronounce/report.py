@@ -47,20 +47,26 @@ def comparison(results: list[Result]) -> str:
 def agreement(learner: Learner, other: Learner, in_float64: Learner) -> str:
     """A table of how far the losses of `other`, and of `learner` in float64, are from those of `learner`."""
     both, first = steps_both_made(learner, other), len(in_float64.losses)
+
+    def difference(third: Learner, steps: int) -> str:
+        largest, step = largest_difference(learner.losses, third.losses[:steps])
+        return f"{largest:.0e} at step {step:,}"
+
     rows = [
         [
             f"in the first {steps:,} steps" if steps < both else f"in all {both:,} steps that both made",
-            f"{largest_difference(learner.losses, other.losses[:steps]):.0e}",
-            f"{largest_difference(learner.losses, in_float64.losses[:steps]):.0e}" if steps <= first else "",
+            difference(other, steps),
+            difference(in_float64, steps) if steps <= first else "",
         ]
         for steps in sorted({min(100, both), first, both})
     ]
     return boxed(rows, [f"losses: largest difference from {learner.engine}", other.engine, in_float64.engine])
 
 
-def largest_difference(losses: list[float], others: list[float]) -> float:
-    """The largest relative difference over the steps that both made."""
-    return max(abs(a - b) / abs(a) for a, b in zip(losses, others, strict=False))
+def largest_difference(losses: list[float], others: list[float]) -> tuple[float, int]:
+    """The largest relative difference over the steps that both made, and its step, counted from 1."""
+    both_made = enumerate(zip(losses, others, strict=False), 1)
+    return max((abs(a - b) / abs(a), step) for step, (a, b) in both_made)
 
 
 def steps_both_made(a: Learner, b: Learner) -> int:
