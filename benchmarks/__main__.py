@@ -12,7 +12,7 @@ import torch
 
 import seq2seq_fast
 
-from . import cases, extras, report
+from . import cases, extras, fresh, report
 
 
 def arguments() -> argparse.Namespace:
@@ -43,6 +43,7 @@ def main() -> int:
         return 1
     args.output.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(args.threads)
+    machine = report.machine(args.threads)
     with tempfile.TemporaryDirectory() as folder:
         raw = pathlib.Path(folder) / "raw.json"
         passed_on = [f"--{name}={getattr(args, name)}" for name in ("cells", "modes", "peers", "threads", "seconds")]
@@ -52,11 +53,15 @@ def main() -> int:
             + ["--benchmark-columns=median", "--benchmark-sort=name"]
         )
         measured = [b["extra_info"] for b in json.loads(raw.read_text())["benchmarks"]]
+    selected = args.cells.split(",")
     result = {
-        "machine": report.machine(args.threads),
+        # a neighbour on the machine takes from a peak and never adds to it: the best of those before and after
+        "machine": machine | {"peak_gflops": max(machine["peak_gflops"], report.peak(args.threads))},
         "summaries": report.summaries(measured),
         "empty_call": extras.empty_call(args.seconds),
-        "bfloat16": extras.bfloat16(args.seconds),
+        "lengths": extras.lengths(selected, args.seconds),
+        "bfloat16": extras.bfloat16(selected, args.seconds),
+        "fresh": fresh.table(selected),
         "cases": measured,
     }
     processor = re.sub(r"[^a-z0-9]+", "-", result["machine"]["processor"].lower()).strip("-")

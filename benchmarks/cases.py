@@ -23,12 +23,18 @@ class Shape:
         return f"{self.name}: {label}" if self.name else label
 
     def flops(self, cell: str, mode: str) -> int:
-        """Multiply-adds counted twice; a training step does three times the products of an inference."""
+        """Multiply-adds that must be done, counted twice: the first step has no state yet to multiply with.
+        A training step does three times the products of an inference."""
         gates = {"GRU": 3, "LSTM": 4, "RNN": 1}[cell]
         per_row = sum(
-            gates * self.H * ((self.I if layer == 0 else self.D * self.H) + self.H) for layer in range(self.L)
+            self.T * (self.I if layer == 0 else self.D * self.H) + (self.T - 1) * self.H for layer in range(self.L)
         )
-        return 2 * self.T * self.B * self.D * per_row * (3 if mode == "training" else 1)
+        return 2 * self.B * self.D * gates * self.H * per_row * (3 if mode == "training" else 1)
+
+    @property
+    def saturates(self) -> bool:
+        """Large enough to be held against the machine's peak."""
+        return self.H >= 512 and self.B >= 32
 
 
 PROGRAMS = (
@@ -75,3 +81,5 @@ GRID = (
 SHAPES = PROGRAMS + GRID
 QUICK = PROGRAMS + tuple(s for s in GRID if (s.H in (2, 64, 256) and s.T <= 100) or (s.H == 512 and s.B == 32))
 EMPTY_CALL = Shape(2, 1, 2, 2)
+# torch.compile unrolls the time loop and compiles each of these for 5 to 40 s: a handful
+COMPILED = (*(s for s in SHAPES if s.name in ("history", "squares", "decoding one word")), Shape(10, 8, 64, 64))

@@ -1,17 +1,45 @@
-"""What the grid does not show: a call that computes almost nothing, and bfloat16 under autocast."""
+"""What the grid does not show: a call that computes almost nothing, rows of different lengths, bfloat16."""
+
+import copy
 
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from . import cases, peers, timing
 
+VARIED = (cases.Shape(20, 32, 256, 256), cases.Shape(50, 8, 64, 64, D=2))
+HALVED = (cases.Shape(20, 8, 256, 256), cases.Shape(20, 32, 512, 512), cases.Shape(10, 64, 1024, 1024))
 
-def empty_call(seconds: float) -> dict:
-    """A GRU of H 2 over two steps, one row: the cost of a call."""
-    theirs, ours = peers.layers("GRU", cases.EMPTY_CALL)
-    x = torch.randn(cases.EMPTY_CALL.T, cases.EMPTY_CALL.B, cases.EMPTY_CALL.I)
-    return {
-        m: vars(timing.pairs(getattr(peers, m)(theirs, x), getattr(peers, m)(ours, x), seconds)) for m in cases.MODES
-    }
+
+class Packed(torch.nn.Module):
+    """A layer on the data of a PackedSequence."""
+
+    def __init__(self, layer, packed: PackedSequence):
+        super().__init__()
+        self.layer, self.packed = layer, packed
+
+    def forward(self, data: Tensor):
+        return (self.layer(PackedSequence(data, *self.packed[1:]))[0].data,)
+
+
+class PackedAndPadded(torch.nn.Module):
+    """How torch.nn takes a padded batch: packed before the layer, padded after it."""
+
+    def __init__(self, layer, lengths: Tensor):
+        super().__init__()
+        self.layer, self.lengths = layer, lengths
+
+    def forward(self, x: Tensor):
+        packed = pack_padded_sequence(x, self.lengths, enforce_sorted=False)
+        return pad_packed_sequence(self.layer(packed)[0], total_length=x.size(0))
+
+
+class WithLengths(PackedAndPadded):
+    """How our layers do."""
+
+    def forward(self, x: Tensor):
+        return self.layer(x, lengths=self.lengths)
 
 
 class Autocast(torch.nn.Module):
@@ -19,21 +47,58 @@ class Autocast(torch.nn.Module):
         super().__init__()
         self.layer = layer
 
-    def forward(self, x):
+    def forward(self, x: Tensor):
         with torch.autocast("cpu", torch.bfloat16):
             return self.layer(x)
 
 
-def bfloat16(seconds: float) -> list[dict]:
+def checked(theirs, ours, x: Tensor, seconds: float, mode: str, baseline=None) -> float | str:
+    """The ratio of `baseline`, by default `theirs`, to `ours`; or what is wrong with ours, held against `theirs`."""
+    engine = getattr(peers, mode)
+    exact = engine(copy.deepcopy(baseline or theirs).double(), x.double())()
+    mistake = timing.wrong(engine(ours, x)(), engine(theirs, x)(), exact)
+    if mistake:
+        return f"WRONG: {mistake}"
+    return timing.pairs(engine(baseline or theirs, x), engine(ours, x), seconds).ratio
+
+
+def empty_call(seconds: float) -> dict:
+    """A GRU of H 2 over two steps, one row: the cost of a call."""
+    theirs, ours = peers.layers("GRU", cases.EMPTY_CALL)
+    x = peers.draw(cases.EMPTY_CALL)
+    return {
+        m: vars(timing.pairs(getattr(peers, m)(theirs, x), getattr(peers, m)(ours, x), seconds)) for m in cases.MODES
+    }
+
+
+def lengths(selected: list[str], seconds: float) -> list[dict]:
+    """Rows of different lengths: a PackedSequence in both, and a padded batch the way each takes it."""
+    rows = []
+    for cell in selected:
+        for shape in VARIED:
+            theirs, ours = peers.layers(cell, shape)
+            x = peers.draw(shape)
+            lengths = torch.randint(1, shape.T + 1, (shape.B,))
+            packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
+            forms = {
+                "PackedSequence": (Packed(theirs, packed), Packed(ours, packed), packed.data),
+                "padded": (PackedAndPadded(theirs, lengths), WithLengths(ours, lengths), x),
+            }
+            for form, engines in forms.items():
+                ratios = {m: checked(*engines, seconds, m) for m in cases.MODES}
+                rows.append({"cell": cell, "shape": str(shape), "input": form, **ratios})
+    return rows
+
+
+def bfloat16(selected: list[str], seconds: float) -> list[dict]:
     """Our layer in float32 against itself under autocast; empty where the processor has no bfloat16 instructions."""
     if "bf16" not in torch.ops.seq2seq_fast.capability():
         return []
     rows = []
-    for cell in cases.CELLS:
-        for shape in (cases.Shape(20, 8, 256, 256), cases.Shape(20, 32, 512, 512), cases.Shape(10, 64, 1024, 1024)):
-            _, ours = peers.layers(cell, shape)
-            x = torch.randn(shape.T, shape.B, shape.I)
-            engines = {m: getattr(peers, m) for m in cases.MODES}
-            ratios = {m: timing.pairs(e(ours, x), e(Autocast(ours), x), seconds).ratio for m, e in engines.items()}
+    for cell in selected:
+        for shape in HALVED:
+            theirs, ours = peers.layers(cell, shape)
+            x = peers.draw(shape)
+            ratios = {m: checked(Autocast(theirs), Autocast(ours), x, seconds, m, baseline=ours) for m in cases.MODES}
             rows.append({"cell": cell, "shape": str(shape), **ratios})
     return rows

@@ -30,14 +30,14 @@ def test_layer(benchmark, request, cell, mode, shape):
     threads, seconds = config.getoption("--threads"), config.getoption("--seconds")
     torch.set_num_threads(threads)
     theirs, ours = peers.layers(cell, shape)
-    x = torch.randn(shape.T, shape.B, shape.I)
+    x = peers.draw(shape)
     engine = getattr(peers, mode)
     baseline, run = engine(theirs, x), engine(ours, x)
     exact = engine(copy.deepcopy(theirs).double(), x.double())()
 
     benchmark.group = f"{cell} {mode}"
     info = benchmark.extra_info
-    info.update(cell=cell, mode=mode, shape=str(shape), flops=shape.flops(cell, mode), hidden=shape.H, batch=shape.B)
+    info.update(cell=cell, mode=mode, shape=str(shape), flops=shape.flops(cell, mode), saturates=shape.saturates)
     mistake = timing.wrong(run(), baseline(), exact)
     if mistake:
         info["wrong"] = mistake
@@ -48,21 +48,27 @@ def test_layer(benchmark, request, cell, mode, shape):
 
     wanted = config.getoption("--peers").split(",")
     if mode == "inference" and "onnxruntime" in wanted:
-        reason = peers.why_no_onnxruntime()
-        info["onnxruntime"] = (
-            {"skipped": reason} if reason else against_onnxruntime(theirs, run, exact, cell, shape, x, config)
-        )
+        why_not = peers.why_no_onnxruntime()
+        info["onnxruntime"] = {"skipped": why_not} if why_not else against(
+            lambda: peers.onnxruntime(theirs, cell, shape, x, threads), run, exact, seconds, rest=0.02
+        )  # fmt: skip
     if "compile" in wanted:
-        reason = peers.why_no_compile(shape)
-        info["compile"] = (
-            {"skipped": reason} if reason else vars(timing.pairs(engine(peers.compiled(theirs), x), run, seconds))
-        )
+        why_not = peers.why_no_compile(shape)
+        info["compile"] = {"skipped": why_not} if why_not else against(
+            lambda: engine(peers.compiled(theirs), x), run, exact, seconds
+        )  # fmt: skip
     benchmark.pedantic(run, rounds=5, warmup_rounds=1)
 
 
-def against_onnxruntime(theirs, run, exact, cell, shape, x, config) -> dict:
-    peer = peers.onnxruntime(theirs, cell, shape, x, config.getoption("--threads"))
-    difference = timing.error(peer(), exact[:1])[0]
-    if difference > 1e-3:
+def against(make, run, exact, seconds: float, rest: float = 0.0) -> dict:
+    """Ours against another peer, or why that peer can't be timed: it has to work, and to compute the same."""
+    try:
+        peer = make()
+        results = peer()
+    except Exception as error:
+        return {"skipped": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
+    scales = [max(1.0, e.abs().max().item()) for e in exact]
+    difference = max(e / scale for e, scale in zip(timing.error(results, exact[: len(results)]), scales, strict=False))
+    if not difference < 1e-3:
         return {"skipped": f"its result differs by {difference:.1e}"}
-    return vars(timing.pairs(peer, run, config.getoption("--seconds"), rest=0.02))
+    return vars(timing.pairs(peer, run, seconds, rest))

@@ -123,9 +123,14 @@ class _Layer(torch.nn.RNNBase):
         forward = self.torch_class.forward
         if lengths is None:
             return forward(self, input, hx)
+        time = 1 if self.batch_first else 0
+        for length in lengths.tolist():
+            if not 0 <= length <= input.size(time):
+                raise RuntimeError(
+                    f"lengths: expected 0 <= length <= {input.size(time)}, the steps of input, got {length}"
+                )
         # a PackedSequence has no empty rows: run them for one step, and take that step back
         empty = (lengths == 0).to(input.device)
-        time = 1 if self.batch_first else 0
         packed = pack_padded_sequence(input, lengths.clamp(min=1).cpu(), self.batch_first, enforce_sorted=False)
         output, h_n = forward(self, packed, hx)
         output, _ = pad_packed_sequence(output, self.batch_first, total_length=input.size(time))
