@@ -4,8 +4,9 @@ import pytest
 import torch
 
 pytest.importorskip("pytest_benchmark")
+pytest.importorskip("benchmarks", reason="these are the tests of a checkout, and this is a copy without benchmarks")
 
-from benchmarks import cases, peers, report, timing
+from benchmarks import cases, extras, fresh, peers, report, test_grid, timing
 
 
 def test_the_ratio_is_the_median_of_the_pairs():
@@ -30,6 +31,61 @@ def test_a_wrong_result_is_named():
     assert "result 0" in timing.wrong([torch.full((3,), torch.nan)], right, exact)
 
 
+def test_a_wrong_engine_is_never_timed(monkeypatch):
+    monkeypatch.setattr(timing, "pairs", lambda *_: pytest.fail("timed"))
+    theirs, ours = peers.layers("GRU", cases.EMPTY_CALL)
+    with torch.no_grad():
+        ours.bias_ih_l0 += 0.1
+    assert "WRONG" in extras.checked(theirs, ours, peers.draw(cases.EMPTY_CALL), 0.0, "inference")
+
+
+@pytest.mark.parametrize("mode", cases.MODES)
+def test_the_ways_to_take_lengths_agree(mode, monkeypatch):
+    monkeypatch.setattr(extras, "VARIED", (cases.Shape(5, 4, 3, 6, D=2),))
+    monkeypatch.setattr(timing, "pairs", lambda *_: timing.summary([(2.0, 1.0)] * 5))
+    rows = extras.lengths(["LSTM"], seconds=0.0)
+    assert [row["input"] for row in rows] == ["PackedSequence", "padded"]
+    assert [row[mode] for row in rows] == [2.0, 2.0]
+
+
+def test_a_peer_that_fails_or_differs_is_left_out():
+    def broken():
+        raise RuntimeError("no compiler")
+
+    exact = [torch.ones(2, dtype=torch.float64)]
+    assert test_grid.against(broken, None, exact, 0.0) == {"skipped": "RuntimeError: no compiler"}
+    other = test_grid.against(lambda: lambda: [torch.zeros(2)], None, exact, 0.0)
+    assert "differs" in other["skipped"]
+
+
+@pytest.mark.skipif(not fresh.RESET_PEAK.exists(), reason="memory is counted by Linux")
+def test_memory_of_a_step_holds_what_it_gives():
+    shape = cases.Shape(100, 64, 64, 128)
+    measured = fresh.measure("ours", "GRU", shape)
+    assert measured["first_call"] > 0
+    assert measured["bytes"] > 4 * shape.T * shape.B * (shape.H + shape.I)
+
+
+def test_the_first_step_has_no_state_to_multiply_with():
+    assert cases.Shape(1, 2, 5, 7).flops("GRU", "inference") == 2 * 2 * 3 * 7 * 5
+    assert cases.Shape(2, 2, 5, 7).flops("GRU", "inference") == 2 * 2 * 3 * 7 * (5 + 5 + 7)
+    stacked = cases.Shape(1, 1, 3, 4, L=2, D=2)
+    assert stacked.flops("RNN", "training") == 3 * 2 * 2 * 4 * (3 + 8)
+
+
+def test_only_the_large_are_held_against_the_peak():
+    def case(shape, seconds):
+        flops = shape.flops("GRU", "inference")
+        return {"cell": "GRU", "mode": "inference", "shape": str(shape), "flops": flops,
+                "saturates": shape.saturates, "torch_nn": {"ours": seconds}}  # fmt: skip
+
+    small, large = cases.Shape(10, 8, 64, 64), cases.Shape(50, 32, 512, 512)
+    at_half = large.flops("GRU", "inference") / 100e9
+    (row,) = report.of_peak([case(small, 1.0), case(large, at_half)], peak=200.0)
+    assert row["cases"] == 1
+    assert row["least"] == pytest.approx(0.5)
+
+
 def test_geomean_and_worst_by_cell_and_mode():
     shape = str(cases.EMPTY_CALL)
     made_up = [
@@ -39,6 +95,7 @@ def test_geomean_and_worst_by_cell_and_mode():
     (row,) = report.summaries(made_up)
     assert row["geomean"] == pytest.approx(4.0)
     assert (row["worst"], row["worst_at"]) == (2.0, "other")
+    assert (row["best"], row["best_at"]) == (8.0, shape)
 
 
 @pytest.mark.parametrize("cell", cases.CELLS)
@@ -46,6 +103,7 @@ def test_geomean_and_worst_by_cell_and_mode():
 def test_every_case_is_one_shape_once(cell, mode):
     assert len({(s.T, s.B, s.I, s.H, s.L, s.D) for s in cases.SHAPES}) == len(cases.SHAPES)
     assert set(cases.QUICK) <= set(cases.SHAPES)
+    assert set(cases.COMPILED) <= set(cases.SHAPES)
     assert all(shape.flops(cell, mode) > 0 for shape in cases.SHAPES)
 
 
