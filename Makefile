@@ -34,8 +34,8 @@ bench: $(VENV)/.extra-bench ## the speed tables; on a quiet machine
 sanitize: $(VENV)/.extra-test ## the tests marked `sanitize` under AddressSanitizer and UBSan, in a copy under build/sanitize
 	SEQ2SEQ_FAST_BUILD=cpu CXXFLAGS="$(SANITIZERS) -g -O1" LDFLAGS="$(SANITIZERS)" \
 	  $(PY) setup.py --quiet build --build-base build/sanitize --build-lib build/sanitize/lib
-	rm -rf build/sanitize/lib/tests
-	cp -r pyproject.toml tests build/sanitize/lib
+	rm -rf build/sanitize/lib/tests build/sanitize/lib/benchmarks
+	cp -r pyproject.toml tests benchmarks build/sanitize/lib
 	cd build/sanitize/lib && \
 	  LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so.6)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
