@@ -31,7 +31,6 @@ Cell cell_named(std::string_view name) {
   return Cell::rnn_relu;
 }
 
-int64_t gates_of(Cell cell) { return cell == Cell::gru ? 3 : cell == Cell::lstm ? 4 : 1; }
 // seq2seq_fast/ops.py has the same table
 int64_t slots_of(Cell cell) { return cell == Cell::gru ? 5 : cell == Cell::lstm ? 6 : 1; }
 

@@ -6,6 +6,8 @@
 namespace seq2seq_fast {
 
 enum class Cell { gru, lstm, rnn_tanh, rnn_relu };
+constexpr int64_t gates_of(Cell cell) { return cell == Cell::gru ? 3 : cell == Cell::lstm ? 4 : 1; }
+
 enum class Dtype { float32, float64, bfloat16 };
 
 // Rows of the reserve are padded to this many elements, which the vectors of every processor divide.

@@ -10,17 +10,11 @@ namespace {
 // Adds up each of L vectors: lane n of the result is the sum of sums[n]. Halves the vectors as transpose does.
 template <class A, int half = lanes<A> / 2>
 inline Vec<A> add_lanes(Vec<A>* sums) {
-  constexpr int L = lanes<A>;
-  typedef decltype(Vec<A>{} == Vec<A>{}) Lanes;
-  Lanes low, high;
-#pragma GCC unroll 16
-  for (int lane = 0; lane < L; ++lane) {
-    low[lane] = lane & half ? L + lane - half : lane;
-    high[lane] = lane & half ? L + lane : lane + half;
-  }
 #pragma GCC unroll 8
-  for (int i = 0; i < half; ++i)
-    sums[i] = __builtin_shuffle(sums[i], sums[i + half], low) + __builtin_shuffle(sums[i], sums[i + half], high);
+  for (int i = 0; i < half; ++i) {
+    const auto [low, high] = exchange<A, half>(sums[i], sums[i + half]);
+    sums[i] = low + high;
+  }
   if constexpr (half > 1) {
     return add_lanes<A, half / 2>(sums);
   } else {

@@ -11,19 +11,12 @@ namespace {
 template <class G, int half = lanes<G> / 2>
 inline void transpose(Vec<G>* rows) {
   constexpr int L = lanes<G>;
-  typedef decltype(Vec<G>{} == Vec<G>{}) Lanes;
-  Lanes low, high;
-#pragma GCC unroll 16
-  for (int lane = 0; lane < L; ++lane) {
-    low[lane] = lane & half ? L + lane - half : lane;
-    high[lane] = lane & half ? L + lane : lane + half;
-  }
 #pragma GCC unroll 16
   for (int i = 0; i < L; ++i) {
     if (i & half) continue;
-    const Vec<G> a = rows[i], b = rows[i + half];
-    rows[i] = __builtin_shuffle(a, b, low);
-    rows[i + half] = __builtin_shuffle(a, b, high);
+    const auto [low, high] = exchange<G, half>(rows[i], rows[i + half]);
+    rows[i] = low;
+    rows[i + half] = high;
   }
   if constexpr (half > 1) transpose<G, half / 2>(rows);
 }

@@ -12,8 +12,6 @@ struct Plan {
   bool by_rows;  // threads own rows of the batch and never meet; else they own hidden units and meet at every step
 };
 
-inline int64_t gates_of(Cell cell) { return cell == Cell::gru ? 3 : cell == Cell::lstm ? 4 : 1; }
-
 inline Plan plan_for(const Layer& layer) {
   const int64_t gates = gates_of(layer.cell), H = layer.hidden_size;
   const int64_t per_row = gates * H * (layer.input_size + H);

@@ -69,6 +69,25 @@ inline E from_sum(Sum<E> x) {
   }
 }
 
+template <class A>
+struct Exchanged {
+  Vec<A> low, high;
+};
+
+// Trades the lanes of a that have the bit `half` for the lanes of b that have it not: a step of transposing.
+template <class A, int half>
+inline Exchanged<A> exchange(Vec<A> a, Vec<A> b) {
+  constexpr int L = lanes<A>;
+  typedef decltype(Vec<A>{} == Vec<A>{}) Lanes;
+  Lanes low, high;
+#pragma GCC unroll 16
+  for (int lane = 0; lane < L; ++lane) {
+    low[lane] = lane & half ? L + lane - half : lane;
+    high[lane] = lane & half ? L + lane : lane + half;
+  }
+  return {__builtin_shuffle(a, b, low), __builtin_shuffle(a, b, high)};
+}
+
 // The first n elements of a row as a vector of sums, zero after them.
 template <class E>
 inline Vec<Sum<E>> load_some(const E* p, int64_t n) {
