@@ -5,30 +5,18 @@
 // rnn_layer_composite, the reference in plain torch operations.
 #include <ATen/FuncTorchTLS.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/forward_grad.h>
 #include <torch/library.h>
 
+#include "schemas.h"
+
 namespace seq2seq_fast {
 namespace {
 
-using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using OptionalTensor = const std::optional<Tensor>&;
-
-using LayerSchema = std::vector<Tensor>(const Tensor&, OptionalTensor, OptionalTensor, at::TensorList, OptionalTensor,
-                                        OptionalTensor, std::string_view, bool);
-using BackwardSchema = std::vector<Tensor>(const c10::List<std::optional<Tensor>>&, const Tensor&, std::array<bool, 4>,
-                                           const Tensor&, OptionalTensor, OptionalTensor, at::TensorList,
-                                           OptionalTensor, OptionalTensor, std::string_view, bool);
-
-template <class Schema>
-c10::TypedOperatorHandle<Schema> find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Schema>();
-}
 
 const auto& layer_op() {
   static const auto op = find<LayerSchema>("seq2seq_fast::rnn_layer");
@@ -112,6 +100,7 @@ struct RnnLayer : torch::autograd::Function<RnnLayer> {
       static const auto op = find<BackwardSchema>("seq2seq_fast::rnn_layer_backward");
       c10::List<std::optional<Tensor>> d;
       for (const Tensor& d_output : d_outputs) d.push_back(optional(d_output));
+      at::AutoDispatchBelowADInplaceOrView below;
       gradients = op.call(d, reserve, needs, input, optional(h_0), optional(c_0), weights, lengths, batch_sizes, cell,
                           bidirectional);
     }

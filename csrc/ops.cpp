@@ -1,6 +1,8 @@
 // The operators on the CPU: checks, allocation, and the pointers that the time loop takes.
 //
 // seq2seq_fast/ops.py has the schemas and says what each operator returns; autograd.cpp has their derivatives.
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <pthread.h>
@@ -12,15 +14,11 @@
 #include "cpu/arena.h"
 #include "cpu/team.h"
 #include "recurrence.h"
-
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "schemas.h"
 
 namespace seq2seq_fast {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = const std::optional<Tensor>&;
 using Offsets = c10::SmallVector<int64_t, 64>;
 
 Cell cell_named(std::string_view name) {
@@ -243,8 +241,14 @@ Tensor dense(const Tensor& x, at::ScalarType dtype) {
   return y.is_contiguous() ? y : y.contiguous();
 }
 
+// at::empty, without the 0.4 us of its dispatch; with it where it may have to fill what it gives.
+Tensor empty(at::IntArrayRef shape, const at::TensorOptions& options) {
+  if (at::globalContext().deterministicAlgorithms()) return at::empty(shape, options);
+  return Tensor(at::detail::empty_cpu(shape, options));
+}
+
 Tensor fresh(at::IntArrayRef shape, const at::TensorOptions& options) {
-  const Tensor x = at::empty(shape, options);
+  const Tensor x = empty(shape, options);
   prefer_large_pages(x.data_ptr(), int64_t(x.nbytes()));
   return x;
 }
@@ -306,8 +310,8 @@ std::vector<Tensor> forward(const Tensor& input, OptionalTensor h_0, OptionalTen
   Call call(p, input, h_0, c_0, weights);
   const auto options = input.options().dtype(call.dtype);
   const Tensor output = p.padding ? at::zeros(p.output_shape(), options) : fresh(p.output_shape(), options);
-  std::vector<Tensor> outputs{output, at::empty(p.state_shape(), options)};
-  if (p.cell == Cell::lstm) outputs.push_back(at::empty(p.state_shape(), options));
+  std::vector<Tensor> outputs{output, empty(p.state_shape(), options)};
+  if (p.cell == Cell::lstm) outputs.push_back(empty(p.state_shape(), options));
   Tensor reserve;
   if (train) reserve = fresh(p.reserve_shape(input), options.dtype(sum_dtype(call.dtype)));
   if (p.rows) {
@@ -363,7 +367,7 @@ std::vector<Tensor> rnn_layer_backward(const c10::List<std::optional<Tensor>>& d
               p.reserve_shape(input), ", got ", reserve.sizes());
 
   const auto options = input.options().dtype(call.dtype);
-  const auto nothing = [&] { return at::empty({0}, input.options()); };  // one each: results never share memory
+  const auto nothing = [&] { return empty({0}, input.options()); };  // one each: results never share memory
   std::vector<Tensor> gradients;
   gradients.push_back(!needs[0]              ? nothing()
                       : p.padding || !p.rows ? at::zeros(input.sizes(), options)
@@ -371,7 +375,7 @@ std::vector<Tensor> rnn_layer_backward(const c10::List<std::optional<Tensor>>& d
   const auto state_gradient = [&](bool needed, OptionalTensor state, const Tensor& d_n) {
     if (!needed || !state.has_value()) return nothing();
     if (p.padding || !p.rows) return d_n.defined() ? d_n.clone() : at::zeros(p.state_shape(), options);
-    return at::empty(p.state_shape(), options);
+    return empty(p.state_shape(), options);
   };
   gradients.push_back(state_gradient(needs[1], h_0, d_h_n));
   gradients.push_back(state_gradient(needs[2], c_0, d_c_n));
@@ -381,7 +385,7 @@ std::vector<Tensor> rnn_layer_backward(const c10::List<std::optional<Tensor>>& d
                                   : at::zeros(weight.sizes(), options));
   if (p.rows) {
     Layer& layer = call.layer;
-    set_output(p, layer, d_output.defined() ? d_output : at::empty({0, 0, 0}, options));
+    set_output(p, layer, d_output.defined() ? d_output : empty({0, 0, 0}, options));
     if (!d_output.defined()) layer.output.data = nullptr;
     Offsets by_step, by_row;
     if (needs[0]) {
@@ -432,9 +436,3 @@ TORCH_LIBRARY_IMPL(seq2seq_fast, CompositeExplicitAutograd, m) {
 }
 
 }  // namespace seq2seq_fast
-
-// The module itself is empty: importing it registers the operators.
-PyMODINIT_FUNC PyInit__C() {
-  static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, nullptr, nullptr, nullptr, nullptr, nullptr};
-  return PyModule_Create(&module);
-}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout as drop
 
-from . import _native, ops  # noqa: F401  (ops defines the operators)
+from . import _native, ops
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -58,14 +58,13 @@ def rnn(
     """
     h_0 = hx[0]
     c_0 = hx[1] if cell == "lstm" else None
-    layer_op = torch.ops.seq2seq_fast.rnn_layer.default
     if len(weights) == 1:
-        return tuple(layer_op(input, h_0, c_0, weights[0], lengths, batch_sizes, cell, bidirectional))
+        return tuple(ops.rnn_layer(input, h_0, c_0, weights[0], lengths, batch_sizes, cell, bidirectional))
     directions = 2 if bidirectional else 1
     states = []
     for layer, layer_weights in enumerate(weights):
         rows = slice(layer * directions, (layer + 1) * directions)
-        input, *state = layer_op(
+        input, *state = ops.rnn_layer(
             input,
             None if h_0 is None else h_0[rows],
             None if c_0 is None else c_0[rows],

@@ -8,7 +8,7 @@ import itertools
 
 import torch
 
-from . import _native, reference  # noqa: F401  (_native registers the kernels)
+from . import _native, reference
 
 LAYER_ARGS = (
     "Tensor input, Tensor? h_0, Tensor? c_0, Tensor[] weights, Tensor? lengths, Tensor? batch_sizes, "
@@ -35,6 +35,15 @@ library.impl("rnn_layer_composite", reference.rnn_layer, "CompositeImplicitAutog
 # every operation of the reference has a rule for vmap
 for name in ("rnn_layer", "rnn_layer_composite"):
     library.impl(name, reference.rnn_layer, "FuncTorchBatched")
+
+def rnn_layer(*args):
+    """The operator rnn_layer, by the cheapest way that serves these arguments."""
+    if _native.extension is not None and not torch.compiler.is_dynamo_compiling():
+        outputs = _native.extension.rnn_layer(*args)
+        if outputs is not None:
+            return outputs
+    return torch.ops.seq2seq_fast.rnn_layer.default(*args)
+
 
 # tensors of (rows, hidden) that backward reads for each step: the state h, and what csrc/cells/*.h saves
 RESERVE_SLOTS = {"gru": 5, "lstm": 6, "rnn_tanh": 1, "rnn_relu": 1}

@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
-from .. import functional
+from .. import functional, ops
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-LAYER_OP = torch.ops.seq2seq_fast.rnn_layer.default
 
 
 class _Cell:
@@ -16,9 +15,9 @@ class _Cell:
         """The states (B, H) after one step of input (B, I); both without B where the input is unbatched."""
         weights = self._weights()
         if input.dim() == 2:
-            return LAYER_OP(input, *states, weights, None, None, cell, False)
+            return ops.rnn_layer(input, *states, weights, None, None, cell, False)
         states = (None if s is None else s.unsqueeze(0) for s in states)
-        return [s.squeeze(0) for s in LAYER_OP(input.unsqueeze(0), *states, weights, None, None, cell, False)]
+        return [s.squeeze(0) for s in ops.rnn_layer(input.unsqueeze(0), *states, weights, None, None, cell, False)]
 
     def _weights(self) -> list[Tensor]:
         """The weights, read by name: parametrizations replace what a name stands for."""

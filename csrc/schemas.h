@@ -1,0 +1,30 @@
+// The operators' C++ types, as seq2seq_fast/ops.py defines their schemas.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+namespace seq2seq_fast {
+
+using at::Tensor;
+using OptionalTensor = const std::optional<Tensor>&;
+
+// rnn_layer, rnn_layer_train, rnn_layer_composite
+using LayerSchema = std::vector<Tensor>(const Tensor& input, OptionalTensor h_0, OptionalTensor c_0,
+                                        at::TensorList weights, OptionalTensor lengths, OptionalTensor batch_sizes,
+                                        std::string_view cell, bool bidirectional);
+using BackwardSchema = std::vector<Tensor>(const c10::List<std::optional<Tensor>>& d_outputs, const Tensor& reserve,
+                                           std::array<bool, 4> needs, const Tensor& input, OptionalTensor h_0,
+                                           OptionalTensor c_0, at::TensorList weights, OptionalTensor lengths,
+                                           OptionalTensor batch_sizes, std::string_view cell, bool bidirectional);
+
+template <class Schema>
+c10::TypedOperatorHandle<Schema> find(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Schema>();
+}
+
+}  // namespace seq2seq_fast
