@@ -1,6 +1,8 @@
 // One engine, for the instruction set that the file including this one has chosen.
 #pragma once
 
+#include "simd.h"
+
 #include "../cells/gru.h"
 #include "../cells/lstm.h"
 #include "../cells/rnn.h"

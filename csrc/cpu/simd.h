@@ -48,6 +48,20 @@ inline void store(A* p, Vec<A> v) {
   __builtin_memcpy(p, &v, sizeof v);
 }
 
+// The greater of each lane and a limit; a NaN stays. One instruction, of which the compiler makes two.
+template <class V, class A>
+inline V at_least(V x, A limit) {
+  const V bound = V{} + limit;
+#ifdef __AVX512F__
+  if constexpr (sizeof(A) == 4) return (V)_mm512_max_ps((__m512)bound, (__m512)x);
+  if constexpr (sizeof(A) == 8) return (V)_mm512_max_pd((__m512d)bound, (__m512d)x);
+#elif defined(__AVX2__)
+  if constexpr (sizeof(A) == 4) return (V)_mm256_max_ps((__m256)bound, (__m256)x);
+  if constexpr (sizeof(A) == 8) return (V)_mm256_max_pd((__m256d)bound, (__m256d)x);
+#endif
+  return x < limit ? bound : x;
+}
+
 inline float to_sum(float x) { return x; }
 inline double to_sum(double x) { return x; }
 inline float to_sum(bfloat16 x) {
