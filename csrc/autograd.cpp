@@ -3,13 +3,11 @@
 // In C++, because a call of a small layer costs less than a Python autograd.Function alone (CONTRIBUTING.md has the
 // figures). Derivatives that the fused backward has not (of itself, forward mode, under torch.func) come from
 // rnn_layer_composite, the reference in plain torch operations.
-#include <ATen/FuncTorchTLS.h>
 #include <ATen/autocast_mode.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/library.h>
 
+#include "derivatives.h"
 #include "schemas.h"
 
 namespace seq2seq_fast {
@@ -26,23 +24,6 @@ const auto& layer_op() {
 const auto& composite_op() {
   static const auto op = find<LayerSchema>("seq2seq_fast::rnn_layer_composite");
   return op;
-}
-
-std::optional<Tensor> optional(const Tensor& tensor) {
-  return tensor.defined() ? std::optional<Tensor>(tensor) : std::nullopt;
-}
-
-// Whether a transform of torch.func is at work, or forward mode.
-bool transforming() {
-  const auto& functorch = at::functorch::functorchTLSAccessor();
-  if (functorch) {
-    try {
-      functorch->checkSupportsCppAutogradFunction();
-    } catch (const c10::Error&) {
-      return true;
-    }
-  }
-  return torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr;
 }
 
 struct RnnLayer : torch::autograd::Function<RnnLayer> {
@@ -89,13 +70,15 @@ struct RnnLayer : torch::autograd::Function<RnnLayer> {
 
     variable_list gradients;
     const bool create_graph = at::GradMode::is_enabled();
-    // under vmap of torch.func, or of is_grads_batched
-    constexpr c10::DispatchKeySet vmap_keys{c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::Batched};
-    const auto batched = [&](const Tensor& d) { return d.defined() && d.key_set().has_any(vmap_keys); };
-    if (create_graph || std::any_of(d_outputs.begin(), d_outputs.end(), batched)) {
+    if (create_graph || any_batched(d_outputs)) {
       at::AutoGradMode enable(true);
-      gradients = differentiable(create_graph, d_outputs, needs, weight_needs, input, h_0, c_0, weights, lengths,
-                                 batch_sizes, cell, bidirectional);
+      variable_list arguments{input, h_0, c_0};
+      arguments.insert(arguments.end(), weights.begin(), weights.end());
+      std::vector<bool> wanted(needs.begin(), needs.begin() + 3);
+      wanted.insert(wanted.end(), weight_needs.begin(), weight_needs.end());
+      gradients = reference_gradients(
+          composite_op().call(input, optional(h_0), optional(c_0), weights, lengths, batch_sizes, cell, bidirectional),
+          d_outputs, arguments, wanted, create_graph);
     } else {
       static const auto op = find<BackwardSchema>("seq2seq_fast::rnn_layer_backward");
       c10::List<std::optional<Tensor>> d;
@@ -111,39 +94,6 @@ struct RnnLayer : torch::autograd::Function<RnnLayer> {
     // lengths, batch_sizes, cell, bidirectional
     results.resize(results.size() + 4);
     return results;
-  }
-
- private:
-  // The gradients through the reference: as functions that can be differentiated again, or batched.
-  static variable_list differentiable(bool create_graph, const variable_list& d_outputs, std::array<bool, 4> needs,
-                                      const std::vector<bool>& weight_needs, const Tensor& input, const Tensor& h_0,
-                                      const Tensor& c_0, at::TensorList weights, const std::optional<Tensor>& lengths,
-                                      const std::optional<Tensor>& batch_sizes, const std::string& cell,
-                                      bool bidirectional) {
-    const variable_list outputs =
-        composite_op().call(input, optional(h_0), optional(c_0), weights, lengths, batch_sizes, cell, bidirectional);
-    variable_list used, d_used, wanted;
-    for (size_t k = 0; k < outputs.size(); ++k) {
-      if (!d_outputs[k].defined()) continue;
-      used.push_back(outputs[k]);
-      d_used.push_back(d_outputs[k]);
-    }
-    const variable_list arguments = [&] {
-      variable_list all{input, h_0, c_0};
-      all.insert(all.end(), weights.begin(), weights.end());
-      return all;
-    }();
-    std::vector<size_t> where;
-    for (size_t k = 0; k < arguments.size(); ++k) {
-      if (!(k < 3 ? needs[k] : weight_needs[k - 3])) continue;
-      wanted.push_back(arguments[k]);
-      where.push_back(k);
-    }
-    variable_list gradients(arguments.size());
-    const variable_list found =
-        torch::autograd::grad(used, wanted, d_used, /*retain_graph=*/true, create_graph, /*allow_unused=*/true);
-    for (size_t k = 0; k < found.size(); ++k) gradients[where[k]] = found[k];
-    return gradients;
   }
 };
 

@@ -1,20 +1,16 @@
 // The operators on the CPU: checks, allocation, and the pointers that the time loop takes.
 //
 // seq2seq_fast/ops.py has the schemas and says what each operator returns; autograd.cpp has their derivatives.
-#include <ATen/Context.h>
-#include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
-#include <ATen/Parallel.h>
-#include <pthread.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "cpu/arena.h"
 #include "cpu/team.h"
 #include "recurrence.h"
 #include "schemas.h"
+#include "tensors.h"
 
 namespace seq2seq_fast {
 namespace {
@@ -200,14 +196,6 @@ void Problem::read_lengths(const Tensor& lengths) {
   std::stable_sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) { return length[a] > length[b]; });
 }
 
-// A forked child has none of the threads that libgomp believes in, and would wait for them for ever.
-bool forked = false;
-
-int threads() {
-  static const bool watching = pthread_atfork(nullptr, nullptr, [] { forked = true; }) == 0;
-  return watching && !forked ? usable_threads(at::get_num_threads()) : 1;
-}
-
 // float16, and bfloat16 where the processor has no instructions for it, are computed in float32.
 at::ScalarType compute_dtype(at::ScalarType dtype) {
   switch (dtype) {
@@ -224,34 +212,6 @@ Dtype loop_dtype(at::ScalarType dtype) {
 }
 
 at::ScalarType sum_dtype(at::ScalarType compute) { return compute == at::kDouble ? at::kDouble : at::kFloat; }
-
-// Tensor::to, without the 0.2 us of a call that has nothing to do.
-Tensor in_dtype(const Tensor& x, at::ScalarType dtype) { return x.scalar_type() == dtype ? x : x.to(dtype); }
-
-// `x` in the dtype of the loop with its last dimension dense; undefined stays so.
-Tensor rows_of(const Tensor& x, at::ScalarType dtype) {
-  if (!x.defined()) return x;
-  const Tensor y = in_dtype(x, dtype);
-  return y.stride(-1) == 1 || y.size(-1) == 1 ? y : y.contiguous();
-}
-
-Tensor dense(const Tensor& x, at::ScalarType dtype) {
-  if (!x.defined()) return x;
-  const Tensor y = in_dtype(x, dtype);
-  return y.is_contiguous() ? y : y.contiguous();
-}
-
-// at::empty, without the 0.4 us of its dispatch; with it where it may have to fill what it gives.
-Tensor empty(at::IntArrayRef shape, const at::TensorOptions& options) {
-  if (at::globalContext().deterministicAlgorithms()) return at::empty(shape, options);
-  return Tensor(at::detail::empty_cpu(shape, options));
-}
-
-Tensor fresh(at::IntArrayRef shape, const at::TensorOptions& options) {
-  const Tensor x = empty(shape, options);
-  prefer_large_pages(x.data_ptr(), int64_t(x.nbytes()));
-  return x;
-}
 
 const void* pointer(const Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
 void* mutable_pointer(const Tensor& x) { return x.defined() ? x.data_ptr() : nullptr; }

@@ -49,8 +49,7 @@ PyObject* rnn_layer(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   }
   PyObject* results = PyTuple_New(Py_ssize_t(outputs.size()));
   if (!results) return nullptr;
-  for (size_t k = 0; k < outputs.size(); ++k)
-    PyTuple_SET_ITEM(results, k, THPVariable_Wrap(std::move(outputs[k])));
+  for (size_t k = 0; k < outputs.size(); ++k) PyTuple_SET_ITEM(results, k, THPVariable_Wrap(std::move(outputs[k])));
   return results;
   END_HANDLE_TH_ERRORS
 }

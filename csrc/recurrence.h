@@ -68,12 +68,16 @@ struct Layer {
   int threads;
 };
 
-// One engine for each instruction set. Both run a whole layer and return when it is done.
+struct Attention;  // attention.h
+
+// One engine for each instruction set. Each function runs a whole layer and returns when it is done.
 struct Engine {
   const char* name;
   bool bfloat16;
   void (*forward)(const Layer&);
   void (*backward)(const Layer&);
+  void (*attention_forward)(const Attention&);
+  void (*attention_backward)(const Attention&);
   double (*peak)(int threads);  // GFLOP/s of float32 multiply-adds from registers
 };
 

@@ -1,6 +1,7 @@
 // The operators' C++ types, as seq2seq_fast/ops.py defines their schemas.
 #pragma once
 
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -21,6 +22,28 @@ using BackwardSchema = std::vector<Tensor>(const c10::List<std::optional<Tensor>
                                            std::array<bool, 4> needs, const Tensor& input, OptionalTensor h_0,
                                            OptionalTensor c_0, at::TensorList weights, OptionalTensor lengths,
                                            OptionalTensor batch_sizes, std::string_view cell, bool bidirectional);
+
+// attention, attention_train, attention_composite
+using AttentionSchema = std::vector<Tensor>(const Tensor& query, const Tensor& key, const Tensor& value,
+                                            at::TensorList masks, OptionalTensor lengths, OptionalTensor seed,
+                                            bool causal, double dropout, double scale, std::string_view weights,
+                                            std::string_view empty_rows);
+using AttentionBackwardSchema = std::vector<Tensor>(const c10::List<std::optional<Tensor>>& d_outputs,
+                                                    const Tensor& output, const Tensor& lse, c10::List<bool> needs,
+                                                    const Tensor& query, const Tensor& key, const Tensor& value,
+                                                    at::TensorList masks, OptionalTensor lengths, OptionalTensor seed,
+                                                    bool causal, double dropout, double scale, std::string_view weights,
+                                                    std::string_view empty_rows);
+
+// additive_attention, additive_attention_train, additive_attention_composite
+using AdditiveSchema = std::vector<Tensor>(const Tensor& query, const Tensor& key, const Tensor& score_weight,
+                                           const Tensor& value, at::TensorList masks, OptionalTensor lengths,
+                                           std::string_view empty_rows);
+using AdditiveBackwardSchema = std::vector<Tensor>(const c10::List<std::optional<Tensor>>& d_outputs,
+                                                   const Tensor& output, const Tensor& lse, c10::List<bool> needs,
+                                                   const Tensor& query, const Tensor& key, const Tensor& score_weight,
+                                                   const Tensor& value, at::TensorList masks, OptionalTensor lengths,
+                                                   std::string_view empty_rows);
 
 template <class Schema>
 c10::TypedOperatorHandle<Schema> find(const char* name) {

@@ -149,6 +149,12 @@ void backward(const Layer& layer) {
   with_dtype(layer.dtype, layer.cell, [&](auto run) { run.backward(layer); });
 }
 
+}  // namespace
+
+#include "attention_engine.h"
+
+namespace {
+
 // The fastest tile on operands that stay in the first-level cache.
 double peak(int threads) {
   constexpr int rows = tile_rows(3), K = 64, times = 20'000, width = 3 * lanes<float>;
@@ -178,5 +184,5 @@ static constexpr bool has_bfloat16 = true;
 static constexpr bool has_bfloat16 = false;
 #endif
 extern const Engine SF_ENGINE;
-const Engine SF_ENGINE = {SF_NAME, has_bfloat16, forward, backward, peak};
+const Engine SF_ENGINE = {SF_NAME, has_bfloat16, forward, backward, attention_forward, attention_backward, peak};
 }  // namespace seq2seq_fast

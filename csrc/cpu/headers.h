@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <type_traits>
@@ -12,6 +13,7 @@
 #include <immintrin.h>
 #endif
 
+#include "../attention.h"
 #include "../recurrence.h"
 #include "arena.h"
 #include "plan.h"
