@@ -61,7 +61,8 @@ def _(query, *args):
 
 
 def _gradients(needs, *tensors):
-    return [x.new_empty(x.shape if needed else 0) for x, needed in zip(tensors, needs, strict=True)]
+    query = tensors[0]
+    return [query.new_empty(x.shape if needed else 0) for x, needed in zip(tensors, needs, strict=True)]
 
 
 @torch.library.register_fake("seq2seq_fast::attention_backward", lib=library)

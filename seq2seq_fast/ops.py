@@ -36,6 +36,7 @@ library.impl("rnn_layer_composite", reference.rnn_layer, "CompositeImplicitAutog
 for name in ("rnn_layer", "rnn_layer_composite"):
     library.impl(name, reference.rnn_layer, "FuncTorchBatched")
 
+
 def rnn_layer(*args):
     """The operator rnn_layer, by the cheapest way that serves these arguments."""
     if _native.extension is not None and not torch.compiler.is_dynamo_compiling():

@@ -184,27 +184,25 @@ struct ScoreRow {
       return;
     }
     auto keep = this->keep();
-    V sums{};
+    V sums{}, all{};
     int64_t j = 0;
     for (; j < count; j += L) {
       V p = exp_negative(scores(row, j) - lse), d_p = load<A>(d_row + j);
       if (d_given) d_p += load_some<A>(d_given + j, count - j) * given_scale;
       d_p = first_lanes<A>(d_p, count - j, A(0));
-      if (dropping) {
-        d_p = keep(d_p, j) * kept;
-        sums += p * d_p;
-        p = keep(p + p, j) - p;  // a weight that is dropped is kept in mind by its sign
-      } else {
-        sums += p * d_p;
-      }
+      if (dropping) d_p = keep(d_p, j) * kept;
+      sums += p * d_p;
+      all += p;
+      if (dropping) p = keep(p + p, j) - p;  // a weight that is dropped is kept in mind by its sign
       store<A>(row + j, p);
       store<A>(d_row + j, d_p);
     }
-    const A delta = sum_lanes<A>(sums);
+    // near 1: what lse lost in rounding
+    const A whole = 1 / sum_lanes<A>(all), delta = sum_lanes<A>(sums) * whole;
     for (int64_t k = 0; k < j; k += L) {
-      const V p = load<A>(row + k), size = p < 0 ? -p : p;
+      const V p = load<A>(row + k) * whole, size = p < 0 ? -p : p;
       store<A>(d_row + k, size * (load<A>(d_row + k) - delta));
-      if (dropping) store<A>(row + k, p < 0 ? V{} : p * kept);
+      store<A>(row + k, p < 0 ? V{} : p * kept);
     }
     for (; j < end; j += L) {
       store<A>(row + j, V{});
