@@ -92,6 +92,7 @@ def test_forward_and_gradients(dropout, weights, empty_rows, causal, masks, ragg
             assert_as_accurate(*results, 3, f"{dtype} {shape} gradient {k}")
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16), ids=str)
 def test_half_precision_rounds_once(dtype):
     """Computed in float32: the result is the exact one, rounded, give or take a neighbour."""
@@ -105,6 +106,7 @@ def test_half_precision_rounds_once(dtype):
         assert (mine.double() - true).abs().max() <= torch.finfo(dtype).eps * true.abs().max()
 
 
+@pytest.mark.sanitize
 def test_dropout_keeps_what_the_reference_keeps():
     query, key, value, _, _ = draw((2, 3, 3, 33, 130, 8, 8))
     seed = torch.tensor([-(2**61) - 12345])
@@ -112,6 +114,7 @@ def test_dropout_keeps_what_the_reference_keeps():
     assert torch.equal(weights != 0, reference_attention.dropout_keep(seed, 0.3, weights.shape))
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("shape", SHAPES[1:4])
 @pytest.mark.parametrize("masks", ("", "f", "FB"))
 def test_additive_attention(shape, masks, dtype=torch.float64):
@@ -130,6 +133,7 @@ def test_additive_attention(shape, masks, dtype=torch.float64):
             assert_as_accurate(a, b, b, 1, f"{dtype} {empty_rows} {k}")
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("sizes", [(0, 2, 3, 4), (2, 0, 3, 4), (2, 2, 0, 4), (2, 2, 3, 0)])
 @pytest.mark.parametrize("empty_rows", reference_attention.EMPTY_ROWS)
 def test_nothing_to_do(sizes, empty_rows):
@@ -145,6 +149,7 @@ def test_nothing_to_do(sizes, empty_rows):
         assert not gradient.any()
 
 
+@pytest.mark.sanitize
 def test_same_bits_every_time_and_for_any_threads():
     query, key, value, masks, lengths = draw((3, 4, 2, 65, 130, 32, 32), torch.float32, "bf", True)
     inputs = leaves([query, key, value, *masks])
