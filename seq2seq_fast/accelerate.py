@@ -1,4 +1,4 @@
-"""Swaps torch.nn's recurrent layers for ours inside a model that is already built."""
+"""Swaps torch.nn's recurrent layers and attention for ours inside a model that is already built."""
 
 import torch
 
@@ -8,7 +8,7 @@ SWAPS = {getattr(torch.nn, name): getattr(nn, name) for name in nn.OURS}
 
 
 def accelerate(model: torch.nn.Module) -> torch.nn.Module:
-    """Swaps every torch.nn.GRU, LSTM, RNN and their cells in `model` for ours, and returns the model.
+    """Swaps every torch.nn.GRU, LSTM, RNN, their cells and MultiheadAttention in `model` for ours; returns the model.
 
     Parameters, buffers, hooks, names and training mode are kept: the layer is the same object with our `forward`, so
     optimizers that hold its parameters and references that others keep to it stay valid. Subclasses with a `forward`

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from .accelerate import SWAPS
+from .nn import Attention
 
 
 def explain(layer: torch.nn.Module, *inputs, **kwargs) -> str:
@@ -27,12 +28,12 @@ def explain(layer: torch.nn.Module, *inputs, **kwargs) -> str:
     """
     if not isinstance(layer, torch.nn.Module):
         raise TypeError(f"layer: expected a torch.nn.Module, got {type(layer).__name__}")
-    if _is_recurrent(layer):
+    if _is_ours(layer):
         return f"{type(layer).__name__}: {_path(layer, inputs, kwargs)}"
 
-    calls = {name: {} for name, module in layer.named_modules() if _is_recurrent(module)}
+    calls = {name: {} for name, module in layer.named_modules() if _is_ours(module)}
     if not calls:
-        return f"{type(layer).__name__}: holds no recurrent layers"
+        return f"{type(layer).__name__}: holds no recurrent layers and no attention"
     training = {module: module.training for module in layer.modules()}
     with ExitStack() as restore, torch.no_grad(), torch.random.fork_rng(devices=[]):
         for module, mode in training.items():
@@ -53,19 +54,21 @@ def explain(layer: torch.nn.Module, *inputs, **kwargs) -> str:
     )
 
 
-def _is_recurrent(module: torch.nn.Module) -> bool:
-    return isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase))
+def _is_ours(module: torch.nn.Module) -> bool:
+    """Whether it is of a kind that this package serves."""
+    return isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase, torch.nn.MultiheadAttention, Attention))
 
 
 def _path(layer: torch.nn.Module, inputs: tuple, kwargs: dict) -> str:
-    """What serves one call of a recurrent layer."""
+    """What serves one call of a recurrent layer or of attention."""
     if type(layer) in SWAPS:
         return "torch.nn (call accelerate)"
     if not hasattr(layer, "why_not_fused"):
         return f"torch.nn ({type(layer).__name__} is a subclass, which accelerate leaves alone)"
-    input = inputs[0] if inputs else kwargs.get("input")
+    name = "input" if isinstance(layer, (torch.nn.RNNBase, torch.nn.RNNCellBase)) else "query"
+    input = inputs[0] if inputs else kwargs.get(name)
     if not isinstance(input, (Tensor, PackedSequence)):
-        raise TypeError(f"input: expected a Tensor or PackedSequence, got {type(input).__name__}")
+        raise TypeError(f"{name}: expected a Tensor or PackedSequence, got {type(input).__name__}")
     why_not = layer.why_not_fused(input)
     if why_not is not None:
         return f"torch.nn ({why_not})"

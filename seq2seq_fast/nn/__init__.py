@@ -1,12 +1,15 @@
-"""torch.nn with faster recurrent layers: every other name is torch.nn's own."""
+"""torch.nn with faster recurrent layers and attention: every other name is torch.nn's own."""
 
 import torch.nn
 
+from .attention import Attention
 from .cells import GRUCell, LSTMCell, RNNCell
 from .layers import GRU, LSTM, RNN
+from .multihead_attention import MultiheadAttention
 
-OURS = ("GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell")
-__all__ = [*OURS, *(name for name in dir(torch.nn) if name not in OURS and not name.startswith("_"))]
+# the classes that stand in for torch.nn's of the same name
+OURS = ("GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell", "MultiheadAttention")
+__all__ = ["Attention", *OURS, *(name for name in dir(torch.nn) if name not in OURS and not name.startswith("_"))]
 
 
 def __getattr__(name: str):

@@ -1,13 +1,13 @@
-"""The public functions, shaped like the ones under torch.nn's layers (`torch.gru`, `torch.lstm`, `torch.rnn_tanh`).
+"""Stacks of recurrent layers, shaped like the functions under torch.nn's (`torch.gru`, `torch.lstm`, `torch.rnn_tanh`).
 
-`rnn` runs a stack of layers through the fused operator; `path` says whether it can, and why not.
+`why_not_fused` says whether the fused operators serve a tensor, and why not.
 """
 
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout as drop
 
-from . import _native, ops
+from .. import _native, ops
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
