@@ -3,7 +3,7 @@
 import torch
 
 from . import reference_attention
-from .ops import library
+from .ops import call, library
 
 ATTENTION_ARGS = (
     "Tensor query, Tensor key, Tensor value, Tensor[] masks, Tensor? lengths, Tensor? seed, "
@@ -32,6 +32,13 @@ for schema in (
     f"additive_attention_composite({ADDITIVE_ARGS}) -> Tensor[]",
 ):
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+
+
+
+def attention(*args):
+    """The operator attention, by the cheapest way that serves these arguments."""
+    return call("attention", args)
+
 
 for name in ("attention", "additive_attention"):
     reference = getattr(reference_attention, name)

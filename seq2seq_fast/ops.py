@@ -39,11 +39,16 @@ for name in ("rnn_layer", "rnn_layer_composite"):
 
 def rnn_layer(*args):
     """The operator rnn_layer, by the cheapest way that serves these arguments."""
+    return call("rnn_layer", args)
+
+
+def call(name: str, args: tuple):
+    """An operator that the extension also offers as a plain function, which costs less but takes not everything."""
     if _native.extension is not None and not torch.compiler.is_dynamo_compiling():
-        outputs = _native.extension.rnn_layer(*args)
+        outputs = getattr(_native.extension, name)(*args)
         if outputs is not None:
             return outputs
-    return torch.ops.seq2seq_fast.rnn_layer.default(*args)
+    return getattr(torch.ops.seq2seq_fast, name).default(*args)
 
 
 # tensors of (rows, hidden) that backward reads for each step: the state h, and what csrc/cells/*.h saves

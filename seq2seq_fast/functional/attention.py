@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .. import _native, attention_ops, reference_attention  # noqa: F401  (attention_ops defines the operators)
+from .. import _native, attention_ops, reference_attention
 from .recurrent import why_not_fused
 
 FUSED_DTYPES = (torch.float32, torch.float64)
@@ -24,8 +24,7 @@ def why_torch_serves(query: Tensor, *, extras: bool) -> str | None:
 
 def attention_op(query: Tensor):
     """The operator for tensors like `query`: fused where there is a kernel, else the reference in plain operations."""
-    ops = torch.ops.seq2seq_fast
-    return ops.attention if _has_kernel(query) else ops.attention_composite
+    return attention_ops.attention if _has_kernel(query) else torch.ops.seq2seq_fast.attention_composite
 
 
 def _has_kernel(query: Tensor) -> bool:

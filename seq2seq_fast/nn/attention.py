@@ -158,6 +158,8 @@ class Attention(torch.nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         """(B, length, H * width) as (B, H, length, width)."""
+        if self.num_heads == 1:
+            return x.unsqueeze(1)
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def _mask(self, mask: Tensor, query: Tensor) -> Tensor:
