@@ -2,11 +2,12 @@
 
 import argparse
 import platform
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
 from . import __version__, _native, nn
-from .functional import DTYPES
+from .functional.recurrent import DTYPES
 
 
 def served_by(name: str, dtype: torch.dtype, device: str) -> str:
@@ -14,6 +15,13 @@ def served_by(name: str, dtype: torch.dtype, device: str) -> str:
     layer = getattr(nn, name)(1, 1, dtype=dtype, device=device)
     why_not = layer.why_not_fused(torch.empty(1, 1, dtype=dtype, device=device))
     return "fused" if why_not is None else "torch.nn"
+
+
+def triton_version() -> str | None:
+    try:
+        return version("triton")
+    except PackageNotFoundError:
+        return None
 
 
 def report() -> str:
@@ -27,9 +35,10 @@ def report() -> str:
         "built": "the C++ extension" if built else _native.reason,
         "instruction set": torch.ops.seq2seq_fast.capability() if built else "torch's own choice",
         "threads": torch.get_num_threads(),
+        "triton": triton_version() or "none: the kernels for GPUs need it",
         "GPU": torch.cuda.get_device_name() if has_gpu else "none",
     }
-    row = "{:<6}{:<11}{:<10}{:<10}{:<10}{:<10}".format
+    row = "{:<6}{:<20}{:<10}{:<10}{:<10}{:<10}".format
     table = [row("", "", *(str(dtype).removeprefix("torch.") for dtype in DTYPES))]
     for device in ("cpu", "cuda") if has_gpu else ("cpu",):
         for name in nn.OURS:
@@ -40,7 +49,7 @@ def report() -> str:
             "",
             *(line.rstrip() for line in table),
             "",
-            "fused: this package's loop; torch.nn: torch's own code.",
+            "fused: this package's loops; torch.nn: torch's own code.",
             "seq2seq_fast.explain(layer, *inputs) says which one call takes, and why.",
         ]
     )

@@ -1,5 +1,7 @@
 """The operators of attention: schemas, and their shapes for the compiler. Their contract is reference_attention.py."""
 
+import importlib
+
 import torch
 
 from . import reference_attention
@@ -34,7 +36,6 @@ for schema in (
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
 
 
-
 def attention(*args):
     """The operator attention, by the cheapest way that serves these arguments."""
     return call("attention", args)
@@ -46,6 +47,20 @@ for name in ("attention", "additive_attention"):
     # every operation of the reference has a rule for vmap
     for op in (name, f"{name}_composite"):
         library.impl(op, reference, "FuncTorchBatched")
+
+
+def _on_cuda(name: str, module: str):
+    """The launcher of a Triton kernel; Triton is imported when it is first needed."""
+
+    def launch(*args):
+        return getattr(importlib.import_module(f".kernels.{module}", __package__), name)(*args)
+
+    library.impl(name, launch, "CUDA")
+
+
+_on_cuda("attention", "attention_forward")
+_on_cuda("attention_train", "attention_forward")
+_on_cuda("attention_backward", "attention_backward")
 
 
 def _lse_dtype(query):

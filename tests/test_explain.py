@@ -101,7 +101,7 @@ def test_a_model_that_fails_is_left_as_it_was():
 
 
 def test_no_layers():
-    assert explain(torch.nn.Linear(5, 7), draw(4, 5)) == "Linear: holds no recurrent layers"
+    assert explain(torch.nn.Linear(5, 7), draw(4, 5)) == "Linear: holds no recurrent layers and no attention"
 
 
 def test_bad_input():

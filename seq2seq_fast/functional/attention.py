@@ -1,5 +1,7 @@
 """Attention: torch's scaled_dot_product_attention with what it lacks, and the additive score."""
 
+import importlib.util
+
 import torch
 from torch import Tensor
 
@@ -7,6 +9,7 @@ from .. import _native, attention_ops, reference_attention
 from .recurrent import why_not_fused
 
 FUSED_DTYPES = (torch.float32, torch.float64)
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def why_torch_serves(query: Tensor, *, extras: bool) -> str | None:
@@ -22,13 +25,19 @@ def why_torch_serves(query: Tensor, *, extras: bool) -> str | None:
     return f"plain attention on {query.device}, where torch's kernels are as good as it gets"
 
 
-def attention_op(query: Tensor):
-    """The operator for tensors like `query`: fused where there is a kernel, else the reference in plain operations."""
-    return attention_ops.attention if _has_kernel(query) else torch.ops.seq2seq_fast.attention_composite
+def attention_op(query: Tensor, value: Tensor):
+    """The operator for such tensors: fused where there is a kernel, else the reference in plain operations."""
+    fused = _triton_serves(query, value) if query.is_cuda else why_not_fused(query) is None
+    return attention_ops.attention if fused else torch.ops.seq2seq_fast.attention_composite
 
 
-def _has_kernel(query: Tensor) -> bool:
-    return why_not_fused(query) is None
+def _triton_serves(query: Tensor, value: Tensor) -> bool:
+    """The kernels need triton, and registers for the width of a head."""
+    if not HAS_TRITON or _native.extension is None:  # the extension has the derivative
+        return False
+    from ..kernels.tiles import WIDEST
+
+    return max(query.size(-1), value.size(-1)) <= WIDEST.get(query.dtype, 0)
 
 
 def scaled_dot_product_attention(
@@ -85,7 +94,7 @@ def scaled_dot_product_attention(
     query_4d, key_4d, value_4d = _four_dimensions(query, key, value, enable_gqa)
     masks = [] if attn_mask is None else [_mask(attn_mask, query, query_4d, key_4d)]
     weights = "none" if not return_weights else "average" if average_weights else "heads"
-    results = attention_op(query)(
+    results = attention_op(query_4d, value_4d)(
         query_4d,
         key_4d,
         value_4d,
@@ -152,7 +161,8 @@ def additive_attention(
         masks = [_broadcastable(attn_mask, shape, query)]
     lengths = None if lengths is None else checked_lengths(lengths, query, key.size(1))
     ops = torch.ops.seq2seq_fast
-    op = ops.additive_attention if _has_kernel(query) else ops.additive_attention_composite
+    fused = query.is_cpu and why_not_fused(query) is None
+    op = ops.additive_attention if fused else ops.additive_attention_composite
     return tuple(op(query, key, score_weight, value, masks, lengths, empty_rows))
 
 

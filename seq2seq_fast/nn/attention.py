@@ -126,7 +126,7 @@ class Attention(torch.nn.Module):
         logits, scale = self._logits(q)
         dropout = self.dropout if self.training else 0.0
         seed = dropout_seed(q) if dropout else None
-        context, alphas = attention_op(q)(
+        context, alphas = attention_op(q, self.values)(
             q,
             self.keys,
             self.values,

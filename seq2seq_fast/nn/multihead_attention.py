@@ -64,7 +64,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         weights = "none" if not need_weights else "average" if average_attn_weights else "heads"
         seed = dropout_seed(q) if dropout else None
         scale = self.head_dim**-0.5
-        context, *alphas = attention_op(q)(q, k, v, masks, None, seed, is_causal, dropout, scale, weights, "zeros")
+        context, *alphas = attention_op(q, v)(q, k, v, masks, None, seed, is_causal, dropout, scale, weights, "zeros")
         output = linear(context.transpose(1, 2).flatten(2), self.out_proj.weight, self.out_proj.bias)
         if not batched:
             return output.squeeze(0), alphas[0].squeeze(0) if alphas else None
