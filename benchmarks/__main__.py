@@ -3,7 +3,6 @@
 import argparse
 import json
 import pathlib
-import re
 import sys
 import tempfile
 
@@ -64,8 +63,7 @@ def main() -> int:
         "fresh": fresh.table(selected),
         "cases": measured,
     }
-    processor = re.sub(r"[^a-z0-9]+", "-", result["machine"]["processor"].lower()).strip("-")
-    name = f"{processor}-{result['machine']['date'][:10]}" + ("-quick" if args.quick else "")
+    name = report.name_of(result["machine"]) + ("-quick" if args.quick else "")
     (args.output / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     (args.output / f"{name}.md").write_text(report.markdown(result))
     print(report.markdown(result))

@@ -4,6 +4,7 @@ import datetime
 import importlib.metadata
 import math
 import platform
+import re
 import subprocess
 from collections import Counter
 
@@ -31,6 +32,12 @@ def machine(threads: int) -> dict:
         "commit": commit.stdout.strip(),
         "date": datetime.datetime.now().isoformat(timespec="minutes"),
     }
+
+
+def name_of(machine: dict) -> str:
+    """The processor and the day, for the name of a file."""
+    processor = re.sub(r"[^a-z0-9]+", "-", machine["processor"].lower()).strip("-")
+    return f"{processor}-{machine['date'][:10]}"
 
 
 def peak(threads: int) -> float:

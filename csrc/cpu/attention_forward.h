@@ -103,15 +103,13 @@ struct AttentionForward {
                              blocks.pack ? keys + slot * blocks.ld * attention.width : nullptr, n, attention.width,
                              scores, blocks.ld);
     }
-    A* lse = (A*)attention.lse + (b * attention.heads + h) * attention.queries + first;
+    A* lse = attention.lse ? (A*)attention.lse + (b * attention.heads + h) * attention.queries + first : nullptr;
     A factor[max_rows_of_factors];
     for (int64_t from = 0; from < rows; from += max_rows_of_factors) {
       const int64_t here = std::min<int64_t>(max_rows_of_factors, rows - from);
       for (int64_t r = from; r < from + here; ++r) {
-        A row_lse;
         const ScoreRow<A> row(attention, b, h, first + r, length, end);
-        factor[r - from] = row.forward(scores + r * blocks.ld, &row_lse);
-        if (attention.lse) lse[r] = row_lse;
+        factor[r - from] = row.forward(scores + r * blocks.ld, lse ? lse + r : nullptr);
         if (attention.weights) write_weights(b, h, first + r, scores + r * blocks.ld, end, factor[r - from]);
       }
       const int64_t ld = padded_columns<A>(attention.value_width);

@@ -27,15 +27,32 @@ inline V exp_negative(V x) {
 template <class A>
 inline Vec<A> first_lanes(Vec<A> x, int64_t count, A other) {
   if (count >= lanes<A>) return x;
-  for (int64_t lane = count > 0 ? count : 0; lane < lanes<A>; ++lane) x[lane] = other;
-  return x;
+  typedef decltype(Vec<A>{} == Vec<A>{}) Lanes;
+  Lanes place;
+  for (int lane = 0; lane < lanes<A>; ++lane) place[lane] = lane;
+  return place < int(count > 0 ? count : 0) ? x : Vec<A>{} + other;
+}
+
+// All lanes taken together, by halves.
+template <class A, int half = lanes<A> / 2, class Take>
+inline A fold_lanes(Vec<A> x, Take take) {
+  const auto [low, high] = exchange<A, half>(x, x);
+  const Vec<A> folded = take(low, high);
+  if constexpr (half > 1) {
+    return fold_lanes<A, half / 2>(folded, take);
+  } else {
+    return folded[0];
+  }
 }
 
 template <class A>
 inline A sum_lanes(Vec<A> x) {
-  A sum = 0;
-  for (int lane = 0; lane < lanes<A>; ++lane) sum += x[lane];
-  return sum;
+  return fold_lanes<A>(x, [](Vec<A> a, Vec<A> b) { return a + b; });
+}
+
+template <class A>
+inline A greatest_lane(Vec<A> x) {
+  return fold_lanes<A>(x, [](Vec<A> a, Vec<A> b) { return a > b ? a : b; });
 }
 
 // One query's row of a mask.
@@ -134,18 +151,15 @@ struct ScoreRow {
   // Turns products into exponentials, times what dropout leaves; returns the factor that makes them weights, and the
   // logarithm of their sum in lse.
   A forward(A* row, A* lse) const {
-    V most = V{} + minus_infinity<A>;
-    bool empty = true;
+    V most = V{} + minus_infinity<A>, seen{};
     for (int64_t j = 0; j < count; j += L) {
       const V s = scores(row, j);
       store<A>(row + j, s);
-      const auto seen = s != minus_infinity<A>;
-      if (empty)
-        for (int lane = 0; lane < L; ++lane) empty &= !seen[lane];
+      seen = s != minus_infinity<A> ? V{} + 1 : seen;
       most = s > most ? s : most;
     }
-    if (empty) {
-      *lse = __builtin_inf();
+    if (greatest_lane<A>(seen) == 0) {
+      if (lse) *lse = __builtin_inf();
       const bool uniform = attention.empty_rows == EmptyRows::uniform;
       for (int64_t j = 0; j < end; j += L) store<A>(row + j, V{} + A(uniform ? 1 : 0));
       if (uniform && attention.dropout.threshold) drop(row);
@@ -153,8 +167,7 @@ struct ScoreRow {
              : attention.empty_rows == EmptyRows::nan ? A(__builtin_nan(""))
                                                       : A(0);
     }
-    A most_of_all = most[0];
-    for (int lane = 1; lane < L; ++lane) most_of_all = most[lane] > most_of_all ? most[lane] : most_of_all;
+    const A most_of_all = greatest_lane<A>(most);
     V sums{};
     int64_t j = 0;
     for (; j < count; j += L) {
@@ -164,7 +177,7 @@ struct ScoreRow {
     }
     for (; j < end; j += L) store<A>(row + j, V{});
     const A sum = sum_lanes<A>(sums);
-    *lse = most_of_all + std::log(sum);
+    if (lse) *lse = most_of_all + std::log(sum);
     if (attention.dropout.threshold) drop(row);
     return A(attention.dropout.scale) / sum;
   }
