@@ -14,7 +14,7 @@ SANITIZERS := -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-reco
 TORCH_READY := $(VENV)/.torch-$(TORCH)
 BUILT := $(VENV)/.built-$(SEQ2SEQ_FAST_BUILD)
 
-.PHONY: help demo test bench sanitize lint clean
+.PHONY: help demo test kernels gpu bench sanitize lint clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -24,8 +24,17 @@ help: ## this list
 demo: $(VENV)/.extra-demo ## trains the pronunciation model on torch.nn and on seq2seq_fast, side by side
 	$(PY) examples/pronunciation.py $(ARGS)
 
+# 5: nothing was selected, which with ARGS="-k ..." is no failure of either half
 test: $(VENV)/.extra-test ## the tests
-	$(PY) -m pytest tests $(ARGS)
+	$(PY) -m pytest tests $(ARGS) || [ $$? -eq 5 ]
+	TRITON_INTERPRET=1 $(PY) -m pytest tests/interpreted $(ARGS) || [ $$? -eq 5 ]
+
+kernels: $(VENV)/.extra-test ## registers, shared memory and matrix instructions of the Triton kernels, with no GPU
+	$(PY) tests/ahead_of_time.py
+
+gpu: $(VENV)/.extra-test $(VENV)/.extra-gpu ## on a machine with a GPU: its tests, then its speed table in benchmarks/results
+	$(PY) -m pytest tests/gpu -m gpu $(ARGS)
+	$(PY) -m benchmarks.gpu
 
 bench: $(VENV)/.extra-bench ## the speed tables; on a quiet machine
 	$(PY) -m benchmarks $(ARGS)
@@ -78,11 +87,13 @@ $(BUILT): setup.py pyproject.toml $(CSRC) $(TORCH_READY)
 	  if [ -n "$$reason" ]; then echo "$$reason; everything runs on torch's own layers"; fi; \
 	  if [ -z "$$reason" ] || [ $(SEQ2SEQ_FAST_BUILD) = none ]; then touch $@; fi
 
-# the extra's list is read from the installed package, so that pip has no cause to look for another seq2seq_fast
+# the extra's list is read from the installed package, so that pip has no cause to look for another seq2seq_fast;
+# each line keeps its other marker, as the platform's of triton
 $(VENV)/.extra-%: pyproject.toml $(TORCH_READY) | $(BUILT)
 	@$(PY) -c "import sys; from importlib.metadata import requires; \
-	  print(*(r.partition(';')[0] for r in requires('seq2seq_fast') if sys.argv[1] in r.partition(';')[2]))" $* \
-	  | tr ' ' '\n' > $(VENV)/$*.txt
+	  extras = [r.rpartition('extra ==') for r in requires('seq2seq_fast')]; \
+	  print(*(r.removesuffix(' and ').rstrip('; ') for r, _, extra in extras if sys.argv[1] in extra), sep='\n')" $* \
+	  > $(VENV)/$*.txt
 	@$(PIP) --constraint $(VENV)/torch.txt --requirement $(VENV)/$*.txt || \
 	  { echo "make $*: pip says above which of these could not be installed:" $$(cat $(VENV)/$*.txt); exit 1; }
 	@touch $@

@@ -98,4 +98,8 @@ extension = CppExtension(
     ],
     extra_link_args=["-fopenmp"],
 )
-setup(packages=["seq2seq_fast", "seq2seq_fast.nn"], ext_modules=[extension], cmdclass={"build_ext": Build})
+setup(
+    packages=["seq2seq_fast", "seq2seq_fast.functional", "seq2seq_fast.kernels", "seq2seq_fast.nn"],
+    ext_modules=[extension],
+    cmdclass={"build_ext": Build},
+)

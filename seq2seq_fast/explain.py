@@ -1,6 +1,6 @@
 """Says which path a call takes, and why."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor
@@ -39,19 +39,47 @@ def explain(layer: torch.nn.Module, *inputs, **kwargs) -> str:
         for module, mode in training.items():
             restore.callback(setattr, module, "training", mode)
         for name, seen in calls.items():
-            # a dict and not a set: paths in the order of the calls
-            def see(module, inputs, kwargs, seen=seen):
-                seen[_path(module, inputs, kwargs)] = None
-
-            handle = layer.get_submodule(name).register_forward_pre_hook(see, with_kwargs=True)
-            restore.callback(handle.remove)
+            restore.enter_context(_watched(layer.get_submodule(name), seen))
         layer.eval()
         layer(*inputs, **kwargs)
     return "\n".join(
         f"{name} ({type(layer.get_submodule(name)).__name__}): {path}"
         for name, seen in calls.items()
-        for path in seen or ["not called"]
+        for path in seen or [_not_called(layer, name)]
     )
+
+
+@contextmanager
+def _watched(module: torch.nn.Module, seen: dict[str, None]):
+    """Notes the path of each call in `seen`: a dict and not a set, so that they stay in the order of the calls.
+
+    In the place of `forward` and not in a hook, with which torch.nn.TransformerEncoderLayer would take another path.
+    """
+    own = vars(module).get("forward")
+    forward = module.forward
+
+    def see(*inputs, **kwargs):
+        seen[_path(module, inputs, kwargs)] = None
+        return forward(*inputs, **kwargs)
+
+    module.forward = see
+    try:
+        yield
+    finally:
+        del module.forward
+        if own is not None:
+            module.forward = own
+
+
+def _not_called(model: torch.nn.Module, name: str) -> str:
+    """Why a layer of `model` saw no call."""
+    owner = model.get_submodule(name.rpartition(".")[0])
+    if isinstance(owner, torch.nn.TransformerEncoderLayer):
+        return (
+            "not called (without gradients and in eval mode TransformerEncoderLayer calls one operator of torch's, "
+            "which computes all of the layer)"
+        )
+    return "not called"
 
 
 def _is_ours(module: torch.nn.Module) -> bool:

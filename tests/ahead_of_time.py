@@ -118,14 +118,44 @@ def attention_launches():
             yield f"{str(dtype).removeprefix('torch.')} {width}", launch
 
 
+def cell_launches():
+    """Every entry of the tile table, through both kernels of each cell: a step of odd sizes, a layer of even ones.
+
+    Odd sizes cost registers, for addresses that vectors do not share, and a step more than one of a layer.
+    """
+    from seq2seq_fast.kernels import cell_layer
+    from seq2seq_fast.kernels.cell_step import CELLS
+
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        for cell, kind in CELLS.items():
+            for batch in (16, 64):
+                for input_shape, size in (((batch,), 63), ((2, batch), 64)):
+                    rows = kind.gates * size
+                    weights = [torch.zeros(rows, *width, dtype=dtype) for width in ((size,), (size,), (), ())]
+                    input = torch.zeros(*input_shape, size, dtype=dtype)
+                    state = torch.zeros(batch, size, dtype=dtype) if len(input_shape) == 1 else input[:1]
+                    lengths = None if len(input_shape) == 1 else torch.ones(batch, dtype=torch.int64)
+                    args = (input, state, state if kind.has_c else None, weights, lengths, None, cell, False)
+
+                    def launch(args=args):
+                        *outputs, reserve = cell_layer.rnn_layer_train(*args)
+                        cell_layer.rnn_layer_backward(outputs, reserve, [True] * 4, *args)
+
+                    yield f"{cell} {str(dtype).removeprefix('torch.')} {batch} {size}", launch
+
+
+LAUNCHES = {"attention": attention_launches, "cells": cell_launches}
+
+
 def table(targets) -> str:
-    """What each kernel takes on each target, each compiled in a process of its own."""
+    """What each kernel takes on each target, each target in a process of its own."""
     rows = []
-    for target in targets:
-        process = subprocess.run([sys.executable, __file__, target], capture_output=True, text=True)
-        if process.returncode:
-            raise RuntimeError(f"{target}: {process.stderr[-2000:]}")
-        rows += map(json.loads, process.stdout.splitlines())
+    for family in LAUNCHES:
+        for target in targets:
+            process = subprocess.run([sys.executable, __file__, target, family], capture_output=True, text=True)
+            if process.returncode:
+                raise RuntimeError(f"{family} {target}: {process.stderr[-2000:]}")
+            rows += map(json.loads, process.stdout.splitlines())
     return tabulate(rows, headers="keys", tablefmt="github")
 
 
@@ -133,5 +163,6 @@ if __name__ == "__main__":
     if len(sys.argv) == 1:
         print(table(TARGETS))
     else:
-        for label, name, found in compile_launches(sys.argv[1], attention_launches()):
+        launches = LAUNCHES[sys.argv[2] if len(sys.argv) > 2 else "attention"]
+        for label, name, found in compile_launches(sys.argv[1], launches()):
             print(json.dumps({"target": sys.argv[1], "case": label, "kernel": name, **found}), flush=True)

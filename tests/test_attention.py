@@ -137,7 +137,7 @@ BAD = [
     ((Q, K, K[:, :, :4]), {}, "value"),
     ((Q, K.double(), K), {}, "key"),
     ((Q.long(), K.long(), K.long()), {}, "query"),
-    ((Q, K[:, :2], K[:, :2]), {}, "heads"),
+    ((Q, K[:, :2], K[:, :2]), {}, "query, key, value: .* broadcast"),
     ((Q, K[:, :2], K[:, :2]), {"enable_gqa": True}, "heads"),
     ((Q, K, K, torch.zeros(5, 6)), {}, "attn_mask"),
     ((Q, K, K, torch.zeros(5, 7, dtype=torch.int32)), {}, "attn_mask"),

@@ -13,7 +13,7 @@ FLOORS = (
     {"_build", "_C"},
     {"_native", "reference", "reference_attention", "kernels"},
     {"ops"},
-    {"attention_ops"},
+    {"attention_ops", "cell_ops"},
     {"functional"},
     {"nn"},
     {"accelerate"},
@@ -26,7 +26,7 @@ PYTHON = sorted((ROOT / "seq2seq_fast").rglob("*.py"))
 CSRC = sorted(path for path in (ROOT / "csrc").rglob("*") if path.suffix in (".h", ".cpp"))
 SOURCES = [
     path
-    for folder in ("seq2seq_fast", "csrc", "tests", "benchmarks", "examples")
+    for folder in ("seq2seq_fast", "kernels", "csrc", "tests", "benchmarks", "examples")
     for path in sorted((ROOT / folder).rglob("*"))
     if path.suffix in (".py", ".h", ".cpp")
 ]

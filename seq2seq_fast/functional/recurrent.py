@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout as drop
 
-from .. import _native, ops
+from .. import _native, cell_ops, ops  # noqa: F401  (cell_ops registers the operators on CUDA)
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 

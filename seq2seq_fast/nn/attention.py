@@ -5,7 +5,8 @@ from torch import Tensor
 from torch.nn import Linear
 
 from ..functional import additive_attention, why_not_fused
-from ..functional.attention import attention_op, checked_lengths, dropout_seed
+from ..functional.attention import attention_op, dropout_seed
+from ..functional.attention_inputs import checked_lengths
 
 SCORES = ("scaled_dot", "dot", "general", "additive", "gaussian", "boxcar", "epanechnikov")
 
@@ -88,7 +89,7 @@ class Attention(torch.nn.Module):
         for name, tensor in (("keys", keys), ("values", values)):
             if tensor.dim() != 3 or tensor.shape[:2] != keys.shape[:2] or tensor.size(2) != self.input_dim:
                 raise RuntimeError(f"{name}: expected (B, S, {self.input_dim}), got {tuple(tensor.shape)}")
-        self.lengths = None if lengths is None else checked_lengths(lengths, keys, keys.size(1))
+        self.lengths = None if lengths is None else checked_lengths(lengths, keys.shape[:1], keys.size(1), keys.device)
         self.keys = self._heads(keys if self.linear_key is None else self.linear_key(keys))
         self.values = self._heads(values if self.linear_value is None else self.linear_value(values))
 
@@ -169,7 +170,7 @@ class Attention(torch.nn.Module):
         if mask.dim() == 2:
             mask = mask.unsqueeze(1)
         whole = (batch, query.size(1), keys)
-        if mask.dim() != 3 or any(m not in (1, s) for m, s in zip(mask.shape, whole, strict=True)):
+        if mask.dim() != 3 or any(m != 1 and m != s for m, s in zip(mask.shape, whole, strict=True)):
             raise RuntimeError(
                 f"mask: expected ({batch}, {keys}) or a shape that broadcasts to {whole}, got {tuple(mask.shape)}"
             )
