@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from seq2seq_fast import functional, nn
 from seq2seq_fast.functional import scaled_dot_product_attention
-from seq2seq_fast.nn.attention import SCORES
+from seq2seq_fast.nn.seq2seq_attention import SCORES
 
 
 def draw(*shapes, dtype=torch.float64):

@@ -2,10 +2,10 @@
 
 import torch.nn
 
-from .attention import Attention
 from .cells import GRUCell, LSTMCell, RNNCell
 from .layers import GRU, LSTM, RNN
 from .multihead_attention import MultiheadAttention
+from .seq2seq_attention import Attention
 
 # the classes that stand in for torch.nn's of the same name
 OURS = ("GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell", "MultiheadAttention")
