@@ -17,7 +17,7 @@ from tabulate import tabulate
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from seq2seq_fast import attention_ops, cell_ops  # noqa: F401 - they register the operators on CUDA
+from seq2seq_fast import attention_ops, ops  # noqa: F401 - they register the operators on CUDA
 
 from . import timing
 

@@ -110,14 +110,17 @@ std::vector<Tensor> rnn_layer_autograd(const Tensor& input, OptionalTensor h_0, 
   return layer_op().call(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional);
 }
 
-// Computes in autocast's dtype and gives the dtypes torch gives: that of the state in a GRU and, where torch does not
-// call oneDNN, in an LSTM (packed, or a single step), since it takes part in sums with it and wins; else autocast's.
+// Computes in autocast's dtype and gives the dtypes torch gives. On the CPU that of the state in a GRU and, where torch
+// does not call oneDNN, in an LSTM (packed, or a single step), since it takes part in sums with it and wins; else
+// autocast's.
 std::vector<Tensor> rnn_layer_autocast(const Tensor& input, OptionalTensor h_0, OptionalTensor c_0,
                                        at::TensorList weights, OptionalTensor lengths, OptionalTensor batch_sizes,
                                        std::string_view cell, bool bidirectional) {
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCPU);
-  const auto dtype = at::autocast::get_autocast_dtype(at::kCPU);
-  const auto cast = [&](const Tensor& x) { return at::autocast::cached_cast(dtype, x, at::kCPU); };
+  const auto device = input.device().type();
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+      at::autocast::get_autocast_dispatch_key_from_device_type(device));
+  const auto dtype = at::autocast::get_autocast_dtype(device);
+  const auto cast = [&](const Tensor& x) { return at::autocast::cached_cast(dtype, x, device); };
   const auto cast_some = [&](OptionalTensor x) {
     return x.has_value() ? std::optional<Tensor>(cast(*x)) : std::nullopt;
   };
@@ -126,7 +129,7 @@ std::vector<Tensor> rnn_layer_autocast(const Tensor& input, OptionalTensor h_0, 
   auto outputs = layer_op().call(cast(input), cast_some(h_0), cast_some(c_0), cast_weights, lengths, batch_sizes, cell,
                                  bidirectional);
   const bool padded = input.dim() == 3;
-  if (cell == "gru" || (cell == "lstm" && !padded))
+  if (device == at::kCPU && (cell == "gru" || (cell == "lstm" && !padded)))
     for (Tensor& output : outputs) output = output.to(h_0.has_value() ? h_0->scalar_type() : input.scalar_type());
   return outputs;
 }
@@ -136,5 +139,7 @@ std::vector<Tensor> rnn_layer_autocast(const Tensor& input, OptionalTensor h_0, 
 TORCH_LIBRARY_IMPL(seq2seq_fast, Autograd, m) { m.impl("rnn_layer", rnn_layer_autograd); }
 
 TORCH_LIBRARY_IMPL(seq2seq_fast, AutocastCPU, m) { m.impl("rnn_layer", rnn_layer_autocast); }
+
+TORCH_LIBRARY_IMPL(seq2seq_fast, AutocastCUDA, m) { m.impl("rnn_layer", rnn_layer_autocast); }
 
 }  // namespace seq2seq_fast

@@ -1,5 +1,6 @@
-"""Attention backward, deterministic: one kernel owns queries (d_query and the masks' gradients), one owns keys (d_key,
-d_value). Nothing is added to by two programs, which costs seven products where five would do with atomics.
+"""Attention backward, deterministic: one kernel owns queries (d_query), one owns keys (d_key, d_value), one the masks.
+
+Nothing is added to by two programs, which costs seven products where five would do with atomics.
 """
 
 import torch
@@ -7,52 +8,8 @@ import triton
 import triton.language as tl
 
 from .arguments import Arguments
-from .scores import keep_tile, score_tile
-
-
-@triton.jit
-def weights_and_gradient(
-    q, k, d_out, v, rows, columns, first, b, head, heads, queries, keys, limit, lse, D_WEIGHTS, strides_dw,
-    MASK_0, MASK_1, SEED, strides_0, strides_1,
-    SCALE: tl.constexpr, CAUSAL: tl.constexpr, KIND_0: tl.constexpr, KIND_1: tl.constexpr, EMPTY_ROWS: tl.constexpr,
-    THRESHOLD: tl.constexpr, KEPT: tl.constexpr, HAS_D_WEIGHTS: tl.constexpr, ACC: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """For a tile: the weights, what dropout leaves of them, and the gradient of the weights before it."""
-    products = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=ACC)
-    s = score_tile(
-        products, rows, columns, b, head, queries, limit, MASK_0, MASK_1, strides_0, strides_1,
-        SCALE, CAUSAL, KIND_0, KIND_1,
-    )  # fmt: skip
-    p = tl.exp2(s - (lse * tl.full([1], 1.4426950408889634, ACC))[:, None])
-    d_p = tl.dot(d_out, tl.trans(v), input_precision=PRECISION, out_dtype=ACC)
-    if HAS_D_WEIGHTS:
-        at = (
-            D_WEIGHTS + b.to(tl.int64) * strides_dw[0] + head.to(tl.int64) * strides_dw[1]
-            + rows[:, None].to(tl.int64) * strides_dw[2] + columns[None, :].to(tl.int64) * strides_dw[3]
-        )  # fmt: skip
-        d_p += tl.load(at, mask=(rows[:, None] < queries) & (columns[None, :] < limit), other=0.0).to(ACC)
-    left = p
-    if EMPTY_ROWS == 2:
-        share = tl.where((columns < limit)[None, :], tl.full([1, 1], 1.0, ACC) / keys, 0.0)
-        left = tl.where(((lse == float("inf")) & (rows < queries))[:, None], share, p)
-    if THRESHOLD:
-        keep = keep_tile(SEED, rows, first, (b * heads + head).to(tl.int32), THRESHOLD, BLOCK_N)
-        left = tl.where(keep, left, 0.0)
-        d_p = tl.where(keep, d_p, 0.0)
-    kept = tl.full([1, 1], KEPT, ACC)
-    return p, left * kept, d_p * kept
-
-
-@triton.jit
-def load_rows(X, strides, b, h, rows, count, width: tl.constexpr, BLOCK: tl.constexpr):
-    """(rows, BLOCK) of a head, zeros beyond `count` rows and `width`."""
-    e = tl.arange(0, BLOCK)
-    at = (
-        X + b.to(tl.int64) * strides[0] + h.to(tl.int64) * strides[1] + rows[:, None].to(tl.int64) * strides[2]
-        + e[None, :] * strides[3]
-    )  # fmt: skip
-    return tl.load(at, mask=(rows[:, None] < count) & (e[None, :] < width), other=0.0)
+from .attention_backward_masks import mask_gradient
+from .score_gradients import load_rows, weights_and_gradient
 
 
 @triton.jit
@@ -67,7 +24,7 @@ def store_rows(X, x, strides, b, h, rows, count, width: tl.constexpr, BLOCK: tl.
 
 @triton.jit
 def attention_backward_queries_kernel(
-    Q, K, V, OUT, D_OUT, D_WEIGHTS, LSE, DELTA, D_Q, D_SCORES, MASK_0, MASK_1, LENGTHS, SEED,
+    Q, K, V, OUT, D_OUT, D_WEIGHTS, LSE, DELTA, D_Q, MASK_0, MASK_1, LENGTHS, SEED,
     strides_q, strides_k, strides_v, strides_out, strides_do, strides_dw, strides_dq, strides_0, strides_1,
     heads, queries, keys,
     E: tl.constexpr, VALUE_E: tl.constexpr, GROUP: tl.constexpr, SCALE: tl.constexpr, CAUSAL: tl.constexpr,
@@ -108,23 +65,21 @@ def attention_backward_queries_kernel(
         out = load_rows(OUT, strides_out, b, head, rows, queries, VALUE_E, BLOCK_V)
         delta = tl.sum(d_out.to(ACC) * out.to(ACC), 1)
         delta = tl.where(lse == float("inf"), 0.0, delta)  # an empty row's output may be NaN
-    d_q = tl.zeros([BLOCK_M, BLOCK_E], ACC)
-    for first in range(0, end, BLOCK_N):
-        columns = first + tl.arange(0, BLOCK_N)
-        k = load_rows(K, strides_k, b, head // GROUP, columns, limit, E, BLOCK_E)
-        v = load_rows(V, strides_v, b, head // GROUP, columns, limit, VALUE_E, BLOCK_V)
-        p, _, d_p = weights_and_gradient(
-            q, k, d_out, v, rows, columns, first, b, head, heads, queries, keys, limit, lse, D_WEIGHTS, strides_dw,
-            MASK_0, MASK_1, SEED, strides_0, strides_1,
-            SCALE, CAUSAL, KIND_0, KIND_1, EMPTY_ROWS, THRESHOLD, KEPT, HAS_D_WEIGHTS, ACC, PRECISION, BLOCK_N,
-        )  # fmt: skip
-        d_s = p * (d_p - delta[:, None])
-        d_q = tl.dot(d_s.to(k.dtype), k, d_q, input_precision=PRECISION, out_dtype=ACC)
-        if D_SCORES is not None:
-            at = D_SCORES + owner[:, None] * keys + columns[None, :]
-            tl.store(at, d_s, mask=(rows[:, None] < queries) & (columns[None, :] < limit))
     tl.store(DELTA + owner, delta, mask=rows < queries)
-    store_rows(D_Q, d_q * tl.full([1, 1], SCALE, ACC), strides_dq, b, head, rows, queries, E, BLOCK_E)
+    if D_Q is not None:
+        d_q = tl.zeros([BLOCK_M, BLOCK_E], ACC)
+        for first in range(0, end, BLOCK_N):
+            columns = first + tl.arange(0, BLOCK_N)
+            k = load_rows(K, strides_k, b, head // GROUP, columns, limit, E, BLOCK_E)
+            v = load_rows(V, strides_v, b, head // GROUP, columns, limit, VALUE_E, BLOCK_V)
+            p, _, d_p = weights_and_gradient(
+                q, k, d_out, v, rows, columns, first, b, head, heads, queries, keys, limit, lse, D_WEIGHTS, strides_dw,
+                MASK_0, MASK_1, SEED, strides_0, strides_1,
+                SCALE, CAUSAL, KIND_0, KIND_1, EMPTY_ROWS, THRESHOLD, KEPT, HAS_D_WEIGHTS, ACC, PRECISION, BLOCK_N,
+            )  # fmt: skip
+            d_s = p * (d_p - delta[:, None])
+            d_q = tl.dot(d_s.to(k.dtype), k, d_q, input_precision=PRECISION, out_dtype=ACC)
+        store_rows(D_Q, d_q * tl.full([1, 1], SCALE, ACC), strides_dq, b, head, rows, queries, E, BLOCK_E)
 
 
 @triton.jit
@@ -163,6 +118,8 @@ def attention_backward_keys_kernel(
             owner = (b.to(tl.int64) * heads + head) * queries + rows
             lse = tl.load(LSE + owner, mask=rows < queries, other=float("inf"))
             delta = tl.load(DELTA + owner, mask=rows < queries, other=0.0)
+            if EMPTY_ROWS == 1:
+                d_out = tl.where((lse == float("inf"))[:, None], 0.0, d_out)
             p, left, d_p = weights_and_gradient(
                 q, k, d_out, v, rows, columns, first, b, head, heads, queries, keys, limit, lse, D_WEIGHTS, strides_dw,
                 MASK_0, MASK_1, SEED, strides_0, strides_1,
@@ -192,18 +149,18 @@ def attention_backward(
         if weights == "average":
             d_weights = (d_weights / a.heads).unsqueeze(1)
         strides_dw = d_weights.stride() if weights == "heads" else (d_weights.stride(0), 0, *d_weights.stride()[2:])
-    d_query, d_key, d_value = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs[:3])
+    gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs[:3]]
+    d_query, d_key, d_value = gradients
     delta = torch.empty_like(lse)
-    mask_needs = any(needs[3:])
-    d_scores = lse.new_zeros(a.batch, a.heads, a.queries, a.keys) if mask_needs else None
     constants = {**a.constants, **a.value_constants, "HAS_D_WEIGHTS": d_weights is not None}
     sizes = (a.heads, a.queries, a.keys)
 
-    # the queries' kernel comes first: it leaves delta to the keys'
+    # the queries' kernel comes first: it leaves delta to the others
     tile = a.tile("queries")
+    strides_dq = d_query.stride()
     attention_backward_queries_kernel[(a.batch * a.heads * triton.cdiv(a.queries, tile["BLOCK_M"]),)](
-        *a.tensors, output, d_output, d_weights, lse, delta, d_query, d_scores, *a.extras,
-        *a.strides, output.stride(), d_output.stride(), strides_dw, d_query.stride(), *a.mask_strides, *sizes,
+        *a.tensors, output, d_output, d_weights, lse, delta, d_query if needs[0] else None, *a.extras,
+        *a.strides, output.stride(), d_output.stride(), strides_dw, strides_dq, *a.mask_strides, *sizes,
         **constants, **tile,
     )  # fmt: skip
     if needs[1] or needs[2]:
@@ -213,8 +170,8 @@ def attention_backward(
             *a.strides, d_output.stride(), strides_dw, d_key.stride(), d_value.stride(), *a.mask_strides, *sizes,
             **constants, **tile,
         )  # fmt: skip
-    d_masks = [
-        d_scores.sum_to_size(mask.shape).to(mask) if need else None for mask, need in zip(masks, needs[3:], strict=True)
+    upstream = (d_output, d_weights, lse, delta, strides_dw)
+    gradients += [
+        mask_gradient(a, mask, upstream) if need else None for mask, need in zip(masks, needs[3:], strict=True)
     ]
-    gradients = [d_query, d_key, d_value, *d_masks]
     return [g if need else query.new_empty(0) for g, need in zip(gradients, needs, strict=True)]

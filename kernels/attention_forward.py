@@ -9,6 +9,7 @@ import triton.language as tl
 
 from . import attention_weights
 from .arguments import Arguments
+from .attention_decode import decode, decode_splits
 from .scores import keep_tile, score_tile
 
 
@@ -101,6 +102,8 @@ def attention_train(query, key, value, masks, lengths, seed, causal, dropout, sc
     if a.nothing:
         output.fill_(torch.nan if empty_rows == "nan" else 0)
         lse.fill_(torch.inf)
+    elif splits := decode_splits(a):
+        decode(a, splits, output, lse)
     else:
         tile = a.tile("forward")
         grid = (a.batch * a.heads * triton.cdiv(a.queries, tile["BLOCK_M"]),)

@@ -1,11 +1,9 @@
 """The operators of attention: schemas, and their shapes for the compiler. Their contract is reference_attention.py."""
 
-import importlib
-
 import torch
 
 from . import reference_attention
-from .ops import call, library
+from .ops import call, library, on_cuda
 
 ATTENTION_ARGS = (
     "Tensor query, Tensor key, Tensor value, Tensor[] masks, Tensor? lengths, Tensor? seed, "
@@ -49,18 +47,13 @@ for name in ("attention", "additive_attention"):
         library.impl(op, reference, "FuncTorchBatched")
 
 
-def _on_cuda(name: str, module: str):
-    """The launcher of a Triton kernel; Triton is imported when it is first needed."""
-
-    def launch(*args):
-        return getattr(importlib.import_module(f".kernels.{module}", __package__), name)(*args)
-
-    library.impl(name, launch, "CUDA")
-
-
-_on_cuda("attention", "attention_forward")
-_on_cuda("attention_train", "attention_forward")
-_on_cuda("attention_backward", "attention_backward")
+# the first tensor of a backward is the second argument: the output
+on_cuda("attention", "attention_forward", 0)
+on_cuda("attention_train", "attention_forward", 0)
+on_cuda("attention_backward", "attention_backward", 1)
+on_cuda("additive_attention", "additive_attention", 0)
+on_cuda("additive_attention_train", "additive_attention", 0)
+on_cuda("additive_attention_backward", "additive_attention_backward", 1)
 
 
 def _lse_dtype(query):

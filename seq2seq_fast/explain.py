@@ -97,9 +97,9 @@ def _path(layer: torch.nn.Module, inputs: tuple, kwargs: dict) -> str:
     input = inputs[0] if inputs else kwargs.get(name)
     if not isinstance(input, (Tensor, PackedSequence)):
         raise TypeError(f"{name}: expected a Tensor or PackedSequence, got {type(input).__name__}")
-    why_not = layer.why_not_fused(input)
+    why_not = layer.why_not_fused(*inputs, **kwargs)
     if why_not is not None:
         return f"torch.nn ({why_not})"
     data = input.data if isinstance(input, PackedSequence) else input
-    instructions = torch.ops.seq2seq_fast.capability()
+    instructions = "triton" if data.is_cuda else torch.ops.seq2seq_fast.capability()
     return f"fused ({data.device}, {instructions}, {str(data.dtype).removeprefix('torch.')})"

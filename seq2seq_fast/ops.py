@@ -4,6 +4,7 @@ The schemas are defined here and not in C++, so that the package imports where n
 and the autograd rule are registered by csrc/ops.cpp; CONTRIBUTING.md says why autograd is in C++.
 """
 
+import importlib
 import itertools
 
 import torch
@@ -50,6 +51,24 @@ def call(name: str, args: tuple):
             return outputs
     return getattr(torch.ops.seq2seq_fast, name).default(*args)
 
+
+def on_cuda(name: str, module: str, place: int):
+    """Registers the launcher `name` of kernels/`module`, which is imported when it is first needed: it needs triton.
+
+    place: the argument on whose device it runs, since Triton launches on the current one.
+    """
+
+    def launch(*args):
+        launcher = getattr(importlib.import_module(f".kernels.{module}", __package__), name)
+        with torch.cuda.device_of(args[place]):
+            return launcher(*args)
+
+    library.impl(name, launch, "CUDA")
+
+
+on_cuda("rnn_layer", "cell_layer", 0)
+on_cuda("rnn_layer_train", "cell_layer", 0)
+on_cuda("rnn_layer_backward", "cell_layer", 1)
 
 # tensors of (rows, hidden) that backward reads for each step: the state h, and what csrc/cells/*.h saves
 RESERVE_SLOTS = {"gru": 5, "lstm": 6, "rnn_tanh": 1, "rnn_relu": 1}

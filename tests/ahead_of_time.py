@@ -105,17 +105,41 @@ def attention_launches():
 
     for dtype, widest in tiles.WIDEST.items():
         for width in (w for w in (64, 128, 256) if w <= widest):
-            query, key, value = (torch.empty(2, 4, n, width, dtype=dtype) for n in (64, 128, 128))
-            masks = [torch.ones(2, 1, 64, 128, dtype=torch.bool), torch.empty(1, 4, 64, 128, dtype=dtype)]
-            rest = (torch.ones(2, dtype=torch.int64), torch.ones(1, dtype=torch.int64), True, 0.1, 0.125)
+            for queries, keys in ((64, 128), (1, 2048)):
+                query, key, value = (torch.empty(2, 4, n, width, dtype=dtype) for n in (queries, keys, keys))
+                masks = [
+                    torch.ones(2, 1, queries, keys, dtype=torch.bool),
+                    torch.empty(1, 4, queries, keys, dtype=dtype),
+                ]
+                rest = (torch.ones(2, dtype=torch.int64), torch.ones(1, dtype=torch.int64), True, 0.1, 0.125)
 
-            def launch(query=query, key=key, value=value, masks=masks, rest=rest):
-                arguments = (query, key, value, masks, *rest, "heads", "zeros")
-                output, weights, lse = attention_forward.attention_train(*arguments)
-                needs = [True, True, True, False, True]
-                attention_backward.attention_backward([output, weights], output, lse, needs, *arguments)
+                def launch(query=query, key=key, value=value, masks=masks, rest=rest):
+                    arguments = (query, key, value, masks, *rest, "heads", "zeros")
+                    output, weights, lse = attention_forward.attention_train(*arguments)
+                    needs = [True, True, True, False, True]
+                    attention_backward.attention_backward([output, weights], output, lse, needs, *arguments)
 
-            yield f"{str(dtype).removeprefix('torch.')} {width}", launch
+                yield f"{str(dtype).removeprefix('torch.')} {width} {queries}", launch
+
+
+def additive_launches():
+    """Every entry of the tile table, through every kernel of additive attention."""
+    from seq2seq_fast.kernels import additive_attention, additive_attention_backward
+
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        for queries in (1, 8):
+            query, key, value = (torch.empty(2, n, 64, dtype=dtype) for n in (queries, 128, 128))
+            masks = [torch.ones(2, 1, 128, dtype=torch.bool), torch.empty(1, queries, 128, dtype=dtype)]
+            arguments = (query, key, query[0, 0], value, masks, torch.ones(2, dtype=torch.int64), "uniform")
+
+            def launch(arguments=arguments):
+                output, weights, lse = additive_attention.additive_attention_train(*arguments)
+                needs = [True, True, True, True, False, True]
+                additive_attention_backward.additive_attention_backward(
+                    [output, weights], output, lse, needs, *arguments
+                )
+
+            yield f"additive {str(dtype).removeprefix('torch.')} {queries}", launch
 
 
 def cell_launches():
@@ -144,7 +168,7 @@ def cell_launches():
                     yield f"{cell} {str(dtype).removeprefix('torch.')} {batch} {size}", launch
 
 
-LAUNCHES = {"attention": attention_launches, "cells": cell_launches}
+LAUNCHES = {"attention": attention_launches, "additive": additive_launches, "cells": cell_launches}
 
 
 def table(targets) -> str:

@@ -13,7 +13,7 @@ FLOORS = (
     {"_build", "_C"},
     {"_native", "reference", "reference_attention", "kernels"},
     {"ops"},
-    {"attention_ops", "cell_ops"},
+    {"attention_ops"},
     {"functional"},
     {"nn"},
     {"accelerate"},

@@ -1,11 +1,9 @@
 """Attention: torch's scaled_dot_product_attention with what it lacks, and the additive score."""
 
-import importlib.util
-
 import torch
 from torch import Tensor
 
-from .. import _native, attention_ops
+from .. import attention_ops
 from .attention_inputs import (
     autocast,
     batch_and_heads,
@@ -19,7 +17,6 @@ from .attention_inputs import (
 from .recurrent import why_not_fused
 
 FUSED_DTYPES = (torch.float32, torch.float64)
-HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def why_torch_serves(query: Tensor, *, extras: bool) -> str | None:
@@ -39,17 +36,15 @@ def why_torch_serves(query: Tensor, *, extras: bool) -> str | None:
 
 def attention_op(query: Tensor, value: Tensor):
     """The operator for such tensors: fused where there is a kernel, else the reference in plain operations."""
-    fused = _triton_serves(query, value) if query.is_cuda else why_not_fused(query) is None
+    fused = why_not_fused(query) is None and not (query.is_cuda and _too_wide(query, value))
     return attention_ops.attention if fused else torch.ops.seq2seq_fast.attention_composite
 
 
-def _triton_serves(query: Tensor, value: Tensor) -> bool:
-    """The kernels need triton, and registers for the width of a head."""
-    if not HAS_TRITON or _native.extension is None:  # the extension has the derivative
-        return False
+def _too_wide(query: Tensor, value: Tensor) -> bool:
+    """Whether a head has no room in the registers of a GPU's kernel."""
     from ..kernels.tiles import WIDEST
 
-    return max(query.size(-1), value.size(-1)) <= WIDEST.get(query.dtype, 0)
+    return max(query.size(-1), value.size(-1)) > WIDEST.get(query.dtype, 0)
 
 
 def scaled_dot_product_attention(
@@ -187,7 +182,7 @@ def additive_attention(
     if lengths is not None:
         lengths = checked_lengths(lengths, query.shape[:1], key.size(1), query.device)
     ops = torch.ops.seq2seq_fast
-    fused = query.is_cpu and why_not_fused(query) is None
+    fused = why_not_fused(query) is None
     op = ops.additive_attention if fused else ops.additive_attention_composite
     return tuple(op(query, key, score_weight, value, masks, lengths, empty_rows))
 

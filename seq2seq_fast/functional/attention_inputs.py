@@ -68,7 +68,7 @@ def batch_and_heads(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool)
         return (leading, ()) if len(leading) < 2 else (leading[:-1], leading[-1:])
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.dim() < 3:
-            raise RuntimeError(f"{name}: expected at least 3 dimensions (..., heads, length, width), got {x.dim()}")
+            raise IndexError(f"{name}: expected at least 3 dimensions (..., heads, length, width), got {x.dim()}")
         if not x.size(-3) or query.size(-3) % x.size(-3):
             raise RuntimeError(f"{name}: expected heads that divide query's {query.size(-3)}, got {x.size(-3)}")
     return _broadcast([x.shape[:-3] for x in tensors]), query.shape[-3:-2]

@@ -3,25 +3,30 @@
 `why_not_fused` says whether the fused operators serve a tensor, and why not.
 """
 
+import importlib.util
+
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout as drop
 
-from .. import _native, cell_ops, ops  # noqa: F401  (cell_ops registers the operators on CUDA)
+from .. import _native, ops
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def why_not_fused(input: Tensor) -> str | None:
     """Why the fused operators do not serve `input`, in one sentence; None where they do."""
     if _native.extension is None:
         return _native.reason
-    if not input.is_cpu:
-        return f"input is on {input.device}; the fused loop runs on the CPU"
+    if not (input.is_cpu or input.is_cuda):
+        return f"input is on {input.device}; the fused kernels run on the CPU and on CUDA"
+    if input.is_cuda and not HAS_TRITON:
+        return f"input is on {input.device}, and triton is not installed: pip install triton"
     if input.dtype not in DTYPES:
-        return f"input has dtype {input.dtype}; the fused loop takes float32, float64, bfloat16 and float16"
+        return f"input has dtype {input.dtype}; the fused kernels take float32, float64, bfloat16 and float16"
     if input.layout is not torch.strided:
-        return f"input has layout {input.layout}; the fused loop takes dense tensors"
+        return f"input has layout {input.layout}; the fused kernels take dense tensors"
     return None
 
 

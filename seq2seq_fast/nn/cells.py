@@ -34,7 +34,7 @@ class _Cell:
                 kind = ValueError if state.dim() not in (1, 2) else RuntimeError
                 raise kind(f"{name}: Expected {state_name} to be {input.dim()}D like input, got {state.dim()}D instead")
 
-    def why_not_fused(self, input: Tensor) -> str | None:
+    def why_not_fused(self, input: Tensor, hx=None) -> str | None:
         """Why this cell gives `input` to torch's own code, in one sentence; None where the fused loop serves it."""
         return functional.why_not_fused(input)
 

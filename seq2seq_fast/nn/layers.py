@@ -35,16 +35,19 @@ class _Layer(torch.nn.RNNBase):
             self._check_rank(data, states)
         if lengths is not None:
             lengths = _checked_lengths(lengths, input, self.batch_first)
-        if self.proj_size or functional.why_not_fused(data) is not None:
+        if self.why_not_fused(input) is not None:
             return self._through_torch(input, hx, lengths)
         weights = self._weights()
         return self._packed(input, states, weights) if packed else self._padded(input, states, weights, lengths)
 
-    def why_not_fused(self, input: Tensor | PackedSequence) -> str | None:
+    def why_not_fused(self, input: Tensor | PackedSequence, hx=None, *, lengths=None) -> str | None:
         """Why this layer gives `input` to torch's own code, in one sentence; None where the fused loop serves it."""
         if self.proj_size:
             return f"proj_size={self.proj_size}; the fused loop has no projection"
-        return functional.why_not_fused(input.data if isinstance(input, PackedSequence) else input)
+        data = input.data if isinstance(input, PackedSequence) else input
+        if data.is_cuda:
+            return f"input is on {data.device}, where torch calls cuDNN's loop"
+        return functional.why_not_fused(data)
 
     def _weights(self) -> list[list[Tensor]]:
         """The weights by layer, read by name: `functional_call` and parametrizations replace what a name stands for."""

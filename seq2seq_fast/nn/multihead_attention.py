@@ -34,10 +34,9 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         Raises:
             AssertionError, RuntimeError: as torch.nn.MultiheadAttention.
         """
-        if self.why_not_fused(query) is not None:
-            return super().forward(
-                query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
-            )
+        options = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
+        if self.why_not_fused(query, key, value, *options) is not None:
+            return super().forward(query, key, value, *options)
         self._check(query, key, value, key_padding_mask, attn_mask, is_causal)
         batched = query.dim() == 3
         if not batched:
@@ -70,10 +69,22 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
             return output.squeeze(0), alphas[0].squeeze(0) if alphas else None
         return output if self.batch_first else output.transpose(0, 1), alphas[0] if alphas else None
 
-    def why_not_fused(self, query: Tensor) -> str | None:
-        """Why torch's own code serves `query`, in one sentence; None where the fused operator does."""
+    def why_not_fused(
+        self,
+        query: Tensor,
+        key=None,
+        value=None,
+        key_padding_mask=None,
+        need_weights=True,
+        attn_mask=None,
+        average_attn_weights=True,
+        is_causal=False,
+    ) -> str | None:
+        """Why torch's own code serves a call, in one sentence; None where the fused operator does."""
         if query.is_nested:
             return "query is a nested tensor"
+        if query.is_cuda and not need_weights and key_padding_mask is None and (attn_mask is None or is_causal):
+            return f"plain attention on {query.device}, where torch's kernels are as good as it gets"
         return functional.why_not_fused(query)
 
     def _check(self, query, key, value, key_padding_mask, attn_mask, is_causal: bool) -> None:
@@ -108,7 +119,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         ):
             if mask is None:
                 continue
-            if tuple(mask.shape) not in shapes:
+            # each by itself: Dynamo makes no guard of `not in` where a size is symbolic
+            if not any(mask.shape == shape for shape in shapes):
                 expected = " or ".join(map(str, shapes))
                 raise RuntimeError(f"{name}: expected shape {expected}, got {tuple(mask.shape)}")
             if mask.dtype != torch.bool and not mask.is_floating_point():

@@ -18,12 +18,13 @@ class Attention(torch.nn.Module):
 
     The scores of projected q and k: "scaled_dot" q . k / sqrt(width); "dot" q . k; "general" q W k with k as it is
     (Luong, arXiv 1508.04025); "additive" v . tanh(q + k) (Bahdanau, arXiv 1409.0473); of their distance d "gaussian"
-    -d^2 / 2, "boxcar" 1 where d <= 1 else 0, "epanechnikov" max(0, 1 - d).
+    -d^2 / 2, "boxcar" 1 where d <= 1 else 0, "epanechnikov" max(0, 1 - d), which has no second derivative.
 
     Args:
-        hidden_dim: width of the queries, of their projections and of the keys'; with many heads also of the context.
+        hidden_dim: width of the projected queries and keys; with many heads also of the context.
         input_dim: width of the keys; `hidden_dim` where None.
         proj_values: project the values too; else they are taken as they are (always projected with many heads).
+        query_dim, value_dim: width of the queries, and of the values; `hidden_dim` and `input_dim` where None.
         num_heads: the width is split over the heads; with `wide` each has it whole; then joined and projected back.
         score: one of the above.
         dropout: the probability of dropping a weight in training; not for "additive".
@@ -42,6 +43,8 @@ class Attention(torch.nn.Module):
         input_dim: int | None = None,
         proj_values: bool = False,
         *,
+        query_dim: int | None = None,
+        value_dim: int | None = None,
         num_heads: int = 1,
         wide: bool = False,
         score: str = "scaled_dot",
@@ -61,56 +64,78 @@ class Attention(torch.nn.Module):
             raise ValueError(f"dropout: expected a probability between 0 and 1, got {dropout}")
         input_dim = hidden_dim if input_dim is None else input_dim
         self.hidden_dim, self.input_dim, self.num_heads = hidden_dim, input_dim, num_heads
+        self.query_dim = hidden_dim if query_dim is None else query_dim
+        self.value_dim = input_dim if value_dim is None else value_dim
         self.width = hidden_dim if wide else hidden_dim // num_heads
         self.score, self.dropout, self.empty_rows = score, dropout, empty_rows
         whole = self.width * num_heads
         general = score == "general"
-        self.linear_query = Linear(hidden_dim, input_dim if general else whole, bias=not general)
+        self.linear_query = Linear(self.query_dim, input_dim if general else whole, bias=not general)
         self.linear_key = None if general else Linear(input_dim, whole)
-        self.linear_value = Linear(input_dim, whole) if proj_values or num_heads > 1 else None
+        self.linear_value = Linear(self.value_dim, whole) if proj_values or num_heads > 1 else None
         self.linear_out = Linear(whole, hidden_dim) if num_heads > 1 else None
         self.score_weight = torch.nn.Parameter(torch.empty(whole)) if score == "additive" else None
         if self.score_weight is not None:
             torch.nn.init.uniform_(self.score_weight, -(whole**-0.5), whole**-0.5)
         self.alphas = None
-        self.keys = self.values = self.lengths = None
+        self.keys = self.values = self.mask = self.lengths = None
 
-    def init_keys(self, keys: Tensor, *, values: Tensor | None = None, lengths=None) -> None:
+    def init_keys(
+        self, keys: Tensor, mask: Tensor | None = None, *, values: Tensor | None = None, lengths=None
+    ) -> None:
         """Projects the keys, for the calls that follow.
 
         Args:
-            keys: (B, S, input_dim). values: (B, S, input_dim); the keys themselves where None.
+            keys: (B, S, input_dim).
+            mask: bool, (B, S), or broadcastable to (B, L, S): True takes part.
+            values: (B, S, value_dim); the keys themselves where None.
             lengths: (B,) integers, 0 <= length <= S: the keys of each row that take part.
 
         Raises:
-            RuntimeError: a wrong rank or size, named in the message.
+            RuntimeError, TypeError: a wrong rank, size or dtype, named in the message.
         """
         values = keys if values is None else values
-        for name, tensor in (("keys", keys), ("values", values)):
-            if tensor.dim() != 3 or tensor.shape[:2] != keys.shape[:2] or tensor.size(2) != self.input_dim:
-                raise RuntimeError(f"{name}: expected (B, S, {self.input_dim}), got {tuple(tensor.shape)}")
+        for name, tensor, width in (("keys", keys, self.input_dim), ("values", values, self.value_dim)):
+            if tensor.dim() != 3 or tensor.shape[:2] != keys.shape[:2] or tensor.size(2) != width:
+                raise RuntimeError(f"{name}: expected (B, S, {width}), got {tuple(tensor.shape)}")
+        self.mask = mask
         self.lengths = None if lengths is None else checked_lengths(lengths, keys.shape[:1], keys.size(1), keys.device)
         self.keys = self._heads(keys if self.linear_key is None else self.linear_key(keys))
         self.values = self._heads(values if self.linear_value is None else self.linear_value(values))
 
-    def forward(self, query: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The contexts of `query`, from the keys that `init_keys` was given.
+    def forward(
+        self,
+        query: Tensor,
+        mask: Tensor | None = None,
+        *,
+        keys: Tensor | None = None,
+        values: Tensor | None = None,
+        lengths=None,
+    ) -> Tensor:
+        """The contexts of `query`, from the keys that `init_keys` was given, or from `keys`.
 
         Args:
-            query: (B, L, hidden_dim): one decoder state (L = 1), or those of all steps at once.
-            mask: bool, (B, S), or broadcastable to (B, L, S): True takes part.
+            query: (B, L, query_dim): one decoder state (L = 1), or those of all steps at once.
+            mask: as for `init_keys`, and holds together with the one given there.
+            keys, values, lengths: where there are `keys`, `init_keys` is called with them first.
 
         Returns:
-            (B, L, width of the values).
+            (B, L, width of the values), with many heads (B, L, hidden_dim).
 
         Raises:
-            RuntimeError: `init_keys` was not called, or a wrong rank, size or dtype, named in the message.
+            RuntimeError, TypeError: `init_keys` was not called, or a wrong rank, size or dtype, named in the message.
         """
+        if keys is not None:
+            self.init_keys(keys, values=values, lengths=lengths)
+        elif values is not None or lengths is not None:
+            raise RuntimeError("values, lengths: expected together with keys, or in init_keys")
         if self.keys is None:
             raise RuntimeError("keys: call init_keys(keys) before the first query")
-        if query.dim() != 3 or query.size(0) != self.keys.size(0) or query.size(2) != self.hidden_dim:
-            raise RuntimeError(f"query: expected ({self.keys.size(0)}, L, {self.hidden_dim}), got {tuple(query.shape)}")
-        masks = [] if mask is None else [self._mask(mask, query)]
+        if query.dim() != 3 or query.size(0) != self.keys.size(0) or query.size(2) != self.query_dim:
+            raise RuntimeError(f"query: expected ({self.keys.size(0)}, L, {self.query_dim}), got {tuple(query.shape)}")
+        masks = [self._mask(m, query) for m in (self.mask, mask) if m is not None]
+        if len(masks) == 2:
+            masks = [masks[0] & masks[1]]
         q = self._heads(self.linear_query(query))
         if self.score == "additive":
             context, alphas = additive_attention(
@@ -146,13 +171,13 @@ class Attention(torch.nn.Module):
         self.alphas = alphas.detach()
         return self.linear_out(context.transpose(1, 2).flatten(2))
 
-    def why_not_fused(self, query: Tensor) -> str | None:
+    def why_not_fused(self, query: Tensor, mask=None, *, keys=None, values=None, lengths=None) -> str | None:
         """Why plain torch operations serve `query`, in one sentence; None where the fused operator does."""
         return why_not_fused(query)
 
     def __getstate__(self):
         # what init_keys left belongs to a graph, and copies of the module have nothing to do with it
-        return self.__dict__ | {"keys": None, "values": None, "lengths": None}
+        return self.__dict__ | {"keys": None, "values": None, "mask": None, "lengths": None}
 
     def extra_repr(self) -> str:
         return f"{self.hidden_dim}, {self.input_dim}, score={self.score!r}, num_heads={self.num_heads}"
@@ -182,7 +207,9 @@ class Attention(torch.nn.Module):
             # -|q - k|^2 / 2 = q . k - |k|^2 / 2 - |q|^2 / 2, and the last is the same for every key
             return [self.keys.square().sum(-1).unsqueeze(2) * -0.5], 1.0
         if self.score in ("boxcar", "epanechnikov"):
-            distance = torch.cdist(q, self.keys)
-            near = (distance <= 1).to(q.dtype) if self.score == "boxcar" else (1 - distance).clamp(min=0)
-            return [near], 0.0
+            # differences and not products, whose rounding would be the square root's; cdist has no half precision
+            wide = torch.promote_types(q.dtype, torch.float32)
+            distance = torch.cdist(q.to(wide), self.keys.to(wide), compute_mode="donot_use_mm_for_euclid_dist")
+            near = (distance <= 1) if self.score == "boxcar" else (1 - distance).clamp(min=0)
+            return [near.to(q.dtype)], 0.0
         return [], self.width**-0.5 if self.score == "scaled_dot" else 1.0

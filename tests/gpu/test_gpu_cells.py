@@ -4,7 +4,7 @@ import pytest
 import torch
 from cell_operators import GATES, arguments, check
 
-from seq2seq_fast import cell_ops  # noqa: F401 - registers them
+from seq2seq_fast import ops  # noqa: F401 - registers them
 
 pytestmark = pytest.mark.gpu
 
