@@ -104,17 +104,20 @@ struct AttentionForward {
                              scores, blocks.ld);
     }
     A* lse = attention.lse ? (A*)attention.lse + (b * attention.heads + h) * attention.queries + first : nullptr;
-    A factor[max_rows_of_factors];
+    A most[max_rows_of_factors], factor[max_rows_of_factors];
     for (int64_t from = 0; from < rows; from += max_rows_of_factors) {
       const int64_t here = std::min<int64_t>(max_rows_of_factors, rows - from);
-      for (int64_t r = from; r < from + here; ++r) {
-        const ScoreRow<A> row(attention, b, h, first + r, length, end);
-        factor[r - from] = row.forward(scores + r * blocks.ld, lse ? lse + r : nullptr);
-        if (attention.weights) write_weights(b, h, first + r, scores + r * blocks.ld, end, factor[r - from]);
-      }
+      const auto row = [&](int64_t r) { return ScoreRow<A>(attention, b, h, first + from + r, length, end); };
+      A* const products = scores + from * blocks.ld;
+      // in loops of their own, short enough for the processor to have several rows in flight
+      for (int64_t r = 0; r < here; ++r) most[r] = row(r).finish_scores(products + r * blocks.ld);
+      for (int64_t r = 0; r < here; ++r)
+        factor[r] = row(r).exponentials(products + r * blocks.ld, most[r], lse ? lse + from + r : nullptr);
+      for (int64_t r = 0; attention.weights && r < here; ++r)
+        write_weights(b, h, first + from + r, products + r * blocks.ld, end, factor[r]);
       const int64_t ld = padded_columns<A>(attention.value_width);
       const bool packed = packs_values(attention);
-      multiply_rows<A>(scores + from * blocks.ld, blocks.ld, here, n,
+      multiply_rows<A>(products, blocks.ld, here, n,
                        packed ? values + slot * attention.keys * ld : head_of<A>(attention.value, b, kv),
                        packed ? ld : attention.value.row, attention.value_width, product, ld, false);
       A* out = head_of<A>(attention.output, b, h) + (first + from) * attention.output.row;

@@ -26,8 +26,8 @@ template <class A>
 void pack_columns(A* panels, const A* rows, int64_t row_stride, int64_t count, int64_t K) {
   constexpr int L = lanes<A>;
   for (int64_t p = 0; p * panel_width<A> < count; ++p)
-    for (int v = 0; v < panel_vectors; ++v) {
-      const int64_t j = p * panel_width<A> + v * L, here = std::min<int64_t>(L, std::max<int64_t>(0, count - j));
+    for (int v = 0; v < panel_vectors && p * panel_width<A> + v * L < count; ++v) {
+      const int64_t j = p * panel_width<A> + v * L, here = std::min<int64_t>(L, count - j);
       pack_transposed<A>(panels + p * panel_width<A> * K + v * L, panel_width<A>, rows + j * row_stride, row_stride,
                          here, K);
     }

@@ -102,12 +102,29 @@ inline Exchanged<A> exchange(Vec<A> a, Vec<A> b) {
   return {__builtin_shuffle(a, b, low), __builtin_shuffle(a, b, high)};
 }
 
+// Each lane from the one whose number differs in the bit `half`.
+template <class A, int half>
+inline Vec<A> swap_lanes(Vec<A> x) {
+  typedef decltype(Vec<A>{} == Vec<A>{}) Lanes;
+  Lanes from;
+#pragma GCC unroll 16
+  for (int lane = 0; lane < lanes<A>; ++lane) from[lane] = lane ^ half;
+  return __builtin_shuffle(x, from);
+}
+
+// A mask of the first n < 32 lanes; n may be negative.
+inline uint32_t first_bits(int64_t n) { return n > 0 ? (1u << n) - 1 : 0; }
+
 // The first n elements of a row as a vector of sums, zero after them.
 template <class E>
 inline Vec<Sum<E>> load_some(const E* p, int64_t n) {
   using A = Sum<E>;
   if constexpr (sizeof(E) == sizeof(A)) {
     if (n >= lanes<A>) return load<A>(p);
+#ifdef __AVX512F__
+    if constexpr (sizeof(A) == 4) return (Vec<A>)_mm512_maskz_loadu_ps(first_bits(n), p);
+    if constexpr (sizeof(A) == 8) return (Vec<A>)_mm512_maskz_loadu_pd(first_bits(n), p);
+#endif
   }
 #ifdef SF_BFLOAT16
   else if (n >= lanes<A>) {
@@ -124,6 +141,10 @@ inline void store_some(E* p, Vec<Sum<E>> v, int64_t n) {
   using A = Sum<E>;
   if constexpr (sizeof(E) == sizeof(A)) {
     if (n >= lanes<A>) return store<A>(p, v);
+#ifdef __AVX512F__
+    if constexpr (sizeof(A) == 4) return _mm512_mask_storeu_ps(p, first_bits(n), (__m512)v);
+    if constexpr (sizeof(A) == 8) return _mm512_mask_storeu_pd(p, first_bits(n), (__m512d)v);
+#endif
   }
 #ifdef SF_BFLOAT16
   else if (n >= lanes<A>) {

@@ -36,8 +36,7 @@ inline Vec<A> first_lanes(Vec<A> x, int64_t count, A other) {
 // All lanes taken together, by halves.
 template <class A, int half = lanes<A> / 2, class Take>
 inline A fold_lanes(Vec<A> x, Take take) {
-  const auto [low, high] = exchange<A, half>(x, x);
-  const Vec<A> folded = take(low, high);
+  const Vec<A> folded = take(x, swap_lanes<A, half>(x));
   if constexpr (half > 1) {
     return fold_lanes<A, half / 2>(folded, take);
   } else {
@@ -148,17 +147,26 @@ struct ScoreRow {
     return first_lanes<A>(s, count - j, minus_infinity<A>);
   }
 
-  // Turns products into exponentials, times what dropout leaves; returns the factor that makes them weights, and the
-  // logarithm of their sum in lse.
-  A forward(A* row, A* lse) const {
-    V most = V{} + minus_infinity<A>, seen{};
+  // Whether all scores are -inf: a NaN is a score that takes part.
+  bool none_takes_part(const A* row) const {
+    return std::all_of(row, row + count, [](A s) { return s == minus_infinity<A>; });
+  }
+
+  // Turns products into scores; returns the greatest.
+  A finish_scores(A* row) const {
+    V most = V{} + minus_infinity<A>;
     for (int64_t j = 0; j < count; j += L) {
       const V s = scores(row, j);
       store<A>(row + j, s);
-      seen = s != minus_infinity<A> ? V{} + 1 : seen;
       most = s > most ? s : most;
     }
-    if (greatest_lane<A>(seen) == 0) {
+    return greatest_lane<A>(most);
+  }
+
+  // Turns scores, of which `most` is the greatest, into exponentials, times what dropout leaves; returns the factor that
+  // makes them weights, and the logarithm of their sum in lse.
+  A exponentials(A* row, A most, A* lse) const {
+    if (most == minus_infinity<A> && none_takes_part(row)) {
       if (lse) *lse = __builtin_inf();
       const bool uniform = attention.empty_rows == EmptyRows::uniform;
       for (int64_t j = 0; j < end; j += L) store<A>(row + j, V{} + A(uniform ? 1 : 0));
@@ -167,17 +175,16 @@ struct ScoreRow {
              : attention.empty_rows == EmptyRows::nan ? A(__builtin_nan(""))
                                                       : A(0);
     }
-    const A most_of_all = greatest_lane<A>(most);
     V sums{};
     int64_t j = 0;
     for (; j < count; j += L) {
-      const V e = exp_negative(load<A>(row + j) - most_of_all);
+      const V e = exp_negative(load<A>(row + j) - most);
       sums += e;
       store<A>(row + j, e);
     }
     for (; j < end; j += L) store<A>(row + j, V{});
     const A sum = sum_lanes<A>(sums);
-    if (lse) *lse = most_of_all + std::log(sum);
+    if (lse) *lse = most + std::log(sum);
     if (attention.dropout.threshold) drop(row);
     return A(attention.dropout.scale) / sum;
   }
