@@ -1,0 +1,1 @@
+"""Ours against torch's own on a GPU; see __main__.py."""
