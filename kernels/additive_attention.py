@@ -10,7 +10,7 @@ import triton.language as tl
 from . import tiles
 from .activations import tanh
 from .additive_arguments import AdditiveArguments
-from .scores import score_tile
+from .scores import grow, score_tile
 
 
 @triton.jit
@@ -79,10 +79,7 @@ def additive_forward_kernel(
         )  # fmt: skip
         inside = (rows[:, None] < queries) & (columns[None, :] < limit)
         tl.store(SCORES + owner[:, None] * keys + columns[None, :], s, mask=inside)
-        new_most = tl.maximum(most, tl.max(s, 1))
-        safe = tl.where(new_most == -float("inf"), 0.0, new_most)
-        total = total * tl.exp2(most - safe) + tl.sum(tl.exp2(s - safe[:, None]), 1)
-        most = new_most
+        _, most, total, _ = grow(s, most, total)
     empty = total == 0.0
     most = tl.where(empty, 0.0, most)
     total = tl.where(empty, 1.0, total)

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from . import tiles
-from .scores import keep_tile, score_tile
+from .scores import grow, keep_tile, score_tile
 
 MOST_QUERIES = 8
 MOST_ROWS = 64
@@ -62,11 +62,7 @@ def attention_decode_kernel(
             tl.dot(q, k, input_precision=PRECISION, out_dtype=ACC), i, columns, b, head[:, None], queries, limit,
             MASK_0, MASK_1, strides_0, strides_1, SCALE, CAUSAL, KIND_0, KIND_1,
         )  # fmt: skip
-        new_most = tl.maximum(most, tl.max(s, 1))
-        safe = tl.where(new_most == -float("inf"), 0.0, new_most)
-        p = tl.exp2(s - safe[:, None])
-        shrink = tl.exp2(most - safe)
-        total = total * shrink + tl.sum(p, 1)
+        p, most, total, shrink = grow(s, most, total)
         x = tl.load(
             V + columns[:, None].to(tl.int64) * strides_v[2] + v[None, :] * strides_v[3],
             mask=(columns[:, None] < limit) & (v[None, :] < VALUE_E), other=0.0,
@@ -74,7 +70,6 @@ def attention_decode_kernel(
         if THRESHOLD:
             p = tl.where(keep_tile(SEED, i, first, b * heads + head[:, None], THRESHOLD, BLOCK_N), p, 0.0)
         out = tl.dot(p.to(x.dtype), x, out * shrink[:, None], input_precision=PRECISION, out_dtype=ACC)
-        most = new_most
     owner = ((split.to(tl.int64) * batch + b) * heads + head) * queries + i
     tl.store(OUTS + owner[:, None] * VALUE_E + v[None, :], out, mask=real[:, None] & (v[None, :] < VALUE_E))
     tl.store(MOSTS + owner, most, mask=real)

@@ -10,7 +10,7 @@ import triton.language as tl
 from . import attention_weights
 from .arguments import Arguments
 from .attention_decode import decode, decode_splits
-from .scores import keep_tile, score_tile
+from .scores import grow, keep_tile, score_tile
 
 
 @triton.jit
@@ -58,11 +58,7 @@ def attention_forward_kernel(
             products, rows, columns, b, head, queries, limit, MASK_0, MASK_1, strides_0, strides_1,
             SCALE, CAUSAL, KIND_0, KIND_1,
         )  # fmt: skip
-        new_most = tl.maximum(most, tl.max(s, 1))
-        safe = tl.where(new_most == -float("inf"), 0.0, new_most)
-        p = tl.exp2(s - safe[:, None])
-        shrink = tl.exp2(most - safe)
-        total = total * shrink + tl.sum(p, 1)
+        p, most, total, shrink = grow(s, most, total)
         x = tl.load(
             V + columns[:, None].to(tl.int64) * strides_v[2] + v[None, :] * strides_v[3],
             mask=(columns[:, None] < limit) & (v[None, :] < VALUE_E), other=0.0,
@@ -76,7 +72,6 @@ def attention_forward_kernel(
                 ones = tl.where(keep, ones, 0.0)
             uniform = tl.dot(ones.to(x.dtype), x, uniform, input_precision=PRECISION, out_dtype=ACC)
         out = tl.dot(p.to(x.dtype), x, out * shrink[:, None], input_precision=PRECISION, out_dtype=ACC)
-        most = new_most
     empty = total == 0.0
     kept = tl.full([1], KEPT, ACC)
     out = out * (kept / tl.where(empty, 1.0, total))[:, None]

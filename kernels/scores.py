@@ -39,6 +39,19 @@ def score_tile(
 
 
 @triton.jit
+def grow(s, most, total):
+    """A row's greatest score and sum of exponentials with a tile more; the tile's, and by what those before it shrink.
+
+    Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867.
+    """
+    new_most = tl.maximum(most, tl.max(s, 1))
+    safe = tl.where(new_most == -float("inf"), 0.0, new_most)
+    p = tl.exp2(s - safe[:, None])
+    shrink = tl.exp2(most - safe)
+    return p, new_most, total * shrink + tl.sum(p, 1), shrink
+
+
+@triton.jit
 def keep_tile(SEED, rows, first_column, head, THRESHOLD: tl.constexpr, BLOCK_N: tl.constexpr):
     """Which weights dropout keeps, (rows, BLOCK_N), from `first_column`, a multiple of 4: dropout_keep's bits."""
     quads = (first_column // 4 + tl.arange(0, BLOCK_N // 4))[None, :]

@@ -5,25 +5,12 @@ import math
 import pytest
 import torch
 from error_rule import assert_as_accurate
+from leaves import assert_same, draw
 from torch.func import grad, jvp, vmap
 from torch.nn import functional as F
 
 from seq2seq_fast import _native, functional
 from seq2seq_fast.functional import scaled_dot_product_attention
-
-
-def draw(*shapes, dtype=torch.float64):
-    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
-
-
-def assert_same(ours, theirs, inputs):
-    torch.testing.assert_close(ours, theirs)
-    d_output = torch.randn_like(theirs)
-    for mine, true in zip(
-        torch.autograd.grad(ours, inputs, d_output), torch.autograd.grad(theirs, inputs, d_output), strict=True
-    ):
-        torch.testing.assert_close(mine, true)
-
 
 SHAPES = {
     "2-D": ((5, 8), (7, 8), (7, 3)),

@@ -6,25 +6,13 @@ import pickle
 
 import pytest
 import torch
+from leaves import assert_same, draw
 from torch.func import functional_call, grad, jvp, vmap
 
 from seq2seq_fast import explain, nn
 from seq2seq_fast.nn.seq2seq_attention import SCORES
 
 SMOOTH = ("scaled_dot", "dot", "general", "additive", "gaussian")
-
-
-def draw(*shapes, dtype=torch.float64):
-    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
-
-
-def assert_same(ours, theirs, inputs):
-    torch.testing.assert_close(ours, theirs)
-    d_output = torch.randn_like(theirs)
-    for mine, true in zip(
-        torch.autograd.grad(ours, inputs, d_output), torch.autograd.grad(theirs, inputs, d_output), strict=True
-    ):
-        torch.testing.assert_close(mine, true)
 
 
 def logits(attention, query, keys):
