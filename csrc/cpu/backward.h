@@ -36,8 +36,8 @@ struct BackwardMemory {
 
   // A few rows read the weights as they lie, where whole vectors fill their rows of `columns`.
   static bool reads_weights(const Layer& layer, int64_t columns) {
-    return Element<E>::group == 1 && !worth_packing(layer) && columns % lanes<A> == 0 &&
-           layer.hidden_size % lanes<A> == 0;
+    return Element<E>::group == 1 && layer.sequence.rows < 24 + (layer.input_size + layer.hidden_size) / 32 &&
+           columns % lanes<A> == 0 && layer.hidden_size % lanes<A> == 0;
   }
   static int64_t whole_vectors(int64_t H) { return groups(H, lanes<A>) * lanes<A>; }
   int64_t row_size() const { return C::d_slots * hidden; }

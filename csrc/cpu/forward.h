@@ -2,10 +2,10 @@
 // the cell's maths on what is still in the first-level cache. Its twin is backward.h.
 #pragma once
 
-#include "dots.h"
 #include "pack.h"
 #include "states.h"
 #include "tile.h"
+#include "unpacked.h"
 
 namespace {
 
@@ -36,42 +36,44 @@ struct Panels {
       for (int u = 0; u < units_in(p); ++u)
         for (int g = 0; g < C::gates; ++g) {
           const int64_t j = (p * units + u) * L;
-          pack_transposed<E>(panels + p * size(K) + (u * C::gates + g) * L * Element<E>::group, columns,
-                             weight + (g * H + j) * K, K, H - j < L ? H - j : L, K);
+          pack_transposed<E>(
+              panels + p * size(K) + (u * C::gates + g) * L * Element<E>::group, columns,
+              [&](int n) { return weight + (g * H + j + n) * K; }, H - j < L ? H - j : L, K);
         }
     }
   }
 
-  // Rows of `out` = rows of `a` times panel p of the weight, plus its bias: from the packed panels, or where those are
-  // null from the weight itself.
-  void multiply(int64_t p, int64_t rows, const E* const* a, int64_t K, const E* panels, const E* weight, const A* bias,
-                A* out, int64_t ld_out) const {
+  // Rows of `out` = rows of `a` times panel p of the packed weight, plus its bias.
+  void multiply(int64_t p, int64_t rows, const E* const* a, int64_t K, const E* panels, const A* bias, A* out,
+                int64_t ld_out) const {
     constexpr int group = Element<E>::group;
     const int vectors = units_in(p) * C::gates;
-    bias += p * width;
-    if (panels) {
-      for (int64_t m = 0; m < rows;) {
-        const int here = next_tile(rows - m, vectors);
-        tile_for<E>(here, vectors)(groups(K, group), a + m, 1, K % group, panels + p * size(K), vectors * L * group,
-                                   out + m * ld_out, ld_out, bias, false);
-        m += here;
-      }
-      return;
+    for (int64_t m = 0; m < rows;) {
+      const int here = next_tile(rows - m, vectors);
+      tile_for<E>(here, vectors)(groups(K, group), a + m, 1, K % group, panels + p * size(K), vectors * L * group,
+                                 out + m * ld_out, ld_out, bias + p * width, false);
+      m += here;
     }
-    for (int v = 0; v < vectors; ++v) {
-      const int64_t j = (p * units + v / C::gates) * L, count = std::min<int64_t>(H - j, L);
-      const E* w = weight + (v % C::gates * H + j) * K;
-      for (int64_t m = 0; m < rows; m += dot_rows) {
-        const auto few = rows - m == 1 ? dots<E, 1> : rows - m == 2 ? dots<E, 2> : dots<E, dot_rows>;
-        few(K, a + m, w, K, count, out + m * ld_out + v * L, ld_out, bias + v * L);
-      }
+  }
+
+  // The same from the weight as it lies.
+  void multiply_unpacked(int64_t p, const Unpacked<E>& a, int64_t K, const E* weight, const A* bias, A* out,
+                         int64_t ld_out) const {
+    for (int v = 0; v < units_in(p) * C::gates; ++v) {
+      const int64_t j = (p * units + v / C::gates) * L;
+      a.multiply(K, weight + (v % C::gates * H + j) * K, std::min<int64_t>(H - j, L), out + v * L, ld_out,
+                 bias + p * width + v * L);
     }
   }
 };
 
-// Whether the weights meet enough rows: 28 make up for packing at H = 64, 40 at 256, 88 at 1024, on 2 cores of Zen 4.
-inline bool worth_packing(const Layer& layer) {
-  return layer.sequence.rows >= 24 + (layer.input_size + layer.hidden_size) / 32;
+// Whether the weights meet enough rows to be packed. `at_once` rows meet them at a step: those that dots serve cost 40 %
+// more than packed, those in columns 6 %, and packing costs as much as 10 rows at H = 64, 16 at 256, 40 at 1024 (Zen 4).
+template <class E>
+inline bool worth_packing(const Layer& layer, int64_t at_once) {
+  const int64_t columns = Unpacked<E>::as_columns(at_once);
+  const double dearer = 0.4 * (at_once - columns) + 0.06 * columns;
+  return layer.sequence.rows * dearer >= at_once * (8 + (layer.input_size + layer.hidden_size) / 64.0);
 }
 
 // The memory one direction works in.
@@ -89,11 +91,17 @@ struct ForwardMemory {
   int64_t chunk_rows, owned_panels;
   A* gates_x;
   const E** input_rows;
+  // by thread, where the weights are not packed
+  int64_t columns_each, few_rows;
+  E* columns;
+  A* gates_h;
+  const E** state_rows;
 
   ForwardMemory(const Layer& layer, const Direction& direction, int team, bool by_rows, Arena& arena) {
     const P panels{layer.hidden_size};
     const int64_t batch = layer.sequence.batch, hidden = padded(layer.hidden_size), n = panels.count();
-    const bool pack = worth_packing(layer);
+    const int64_t rows = by_rows ? (batch + team - 1) / team : batch;
+    const bool pack = worth_packing<E>(layer, rows);
     weight_ih = pack ? arena.take<E>(n * panels.size(layer.input_size)) : nullptr;
     weight_hh = pack ? arena.take<E>(n * panels.size(layer.hidden_size)) : nullptr;
     bias_x = arena.take<A>(n * P::width);
@@ -106,12 +114,17 @@ struct ForwardMemory {
       states = {arena.take<char>(2 * batch * state_slots * hidden * sizeof(A)), hidden, state_slots};
     }
     owned_panels = by_rows ? n : (n + team - 1) / team;
-    const int64_t rows = by_rows ? (batch + team - 1) / team : batch;
     chunk_rows = gates_x_size / (owned_panels * P::width);
     if (chunk_rows < rows) chunk_rows = rows;
     if (chunk_rows > layer.sequence.rows) chunk_rows = layer.sequence.rows;
     gates_x = arena.take<A>(team * chunk_rows * owned_panels * P::width);
     input_rows = arena.take<const E*>(team * chunk_rows);
+    columns_each =
+        pack ? 0 : std::max(columns_size<E>(chunk_rows, layer.input_size), columns_size<E>(rows, layer.hidden_size));
+    few_rows = pack ? 0 : rows;
+    columns = arena.take<E>(team * columns_each);
+    gates_h = arena.take<A>(team * few_rows * P::width);
+    state_rows = arena.take<const E*>(team * few_rows);
   }
 };
 
@@ -139,6 +152,9 @@ struct Forward {
   int64_t columns = memory.owned_panels * P::width;
   A* gates_x = memory.gates_x + team.rank * memory.chunk_rows * columns;
   const E** input_rows = memory.input_rows + team.rank * memory.chunk_rows;
+  A* gates_h = memory.gates_h + team.rank * memory.few_rows * P::width;
+  const E** state_rows = memory.state_rows + team.rank * memory.few_rows;
+  E* few_columns = memory.columns + team.rank * memory.columns_each;
 
   void operator()() {
     pack(team.begin(panels.count()), team.end(panels.count()));
@@ -190,9 +206,16 @@ struct Forward {
       const E* at = (const E*)layer.input.data + layer.input.by_step[steps.time(s)];
       for (int64_t i = row_begin; i < end(s); ++i) input_rows[rows++] = at + layer.input.by_row[i];
     }
-    for (int64_t p = panel_begin; p < panel_end; ++p)
-      panels.multiply(p, rows, input_rows, layer.input_size, memory.weight_ih, (const E*)direction.weight_ih,
-                      memory.bias_x, gates_x + (p - panel_begin) * P::width, columns);
+    const bool packed = memory.weight_ih;
+    const Unpacked<E> a(input_rows, packed ? 0 : rows, layer.input_size, few_columns);
+    for (int64_t p = panel_begin; p < panel_end; ++p) {
+      A* out = gates_x + (p - panel_begin) * P::width;
+      if (packed) {
+        panels.multiply(p, rows, input_rows, layer.input_size, memory.weight_ih, memory.bias_x, out, columns);
+      } else {
+        panels.multiply_unpacked(p, a, layer.input_size, (const E*)direction.weight_ih, memory.bias_x, out, columns);
+      }
+    }
     return s;
   }
 
@@ -203,11 +226,17 @@ struct Forward {
     const int64_t now = training ? steps.first(s) : (s & 1) * batch;
     const int64_t before = s == 0 ? 0 : training ? steps.first(s - 1) : ((s - 1) & 1) * batch;
     E* out = (E*)layer.output.data + layer.output.by_step[t] + output_offset;
+    const bool packed = memory.weight_hh, unpacked = !packed && (continuing > row_begin || direction.h_0);
+    for (int64_t i = row_begin; unpacked && i < rows_end; ++i)
+      state_rows[i - row_begin] = i < continuing ? memory.states.h(before + i) : memory.initial.h(i);
+    const Unpacked<E> a(state_rows, unpacked ? rows_end - row_begin : 0, H, few_columns);
     for (int64_t p = panel_begin; p < panel_end; ++p) {
       const int units = panels.units_in(p), vectors = units * C::gates;
+      if (unpacked) panels.multiply_unpacked(p, a, H, (const E*)direction.weight_hh, memory.bias_h, gates_h, P::width);
       for (int64_t i = row_begin; i < rows_end;) {
         const int here = next_tile(rows_end - i, vectors);
-        alignas(64) A product[max_tile_rows * P::width];
+        alignas(64) A own[max_tile_rows * P::width];
+        A* const product = packed ? own : gates_h + (i - row_begin) * P::width;
         const E* h[max_tile_rows];
         for (int m = 0; m < here; ++m)
           h[m] = i + m < continuing ? memory.states.h(before + i + m) : memory.initial.h(i + m);
@@ -215,9 +244,8 @@ struct Forward {
         if (zero) {
           for (int m = 0; m < here; ++m)
             __builtin_memcpy(product + m * P::width, memory.bias_h + p * P::width, sizeof(A) * P::width);
-        } else {
-          panels.multiply(p, here, h, H, memory.weight_hh, (const E*)direction.weight_hh, memory.bias_h, product,
-                          P::width);
+        } else if (packed) {
+          panels.multiply(p, here, h, H, memory.weight_hh, memory.bias_h, product, P::width);
         }
         for (int m = 0; m < here; ++m) {
           const int64_t row = i + m;

@@ -21,9 +21,9 @@ inline void transpose(Vec<G>* rows) {
   if constexpr (half > 1) transpose<G, half / 2>(rows);
 }
 
-// One vector of columns of a panel, from `count` rows of a matrix that lie K elements apart: column n is row n.
-template <class E>
-void pack_transposed(E* panel, int64_t width, const E* rows, int64_t row_stride, int64_t count, int64_t K) {
+// One vector of columns of a panel: column n is row(n), of K elements, for the `count` rows that are there.
+template <class E, class RowAt>
+void pack_transposed(E* panel, int64_t width, RowAt row, int64_t count, int64_t K) {
   using G = std::conditional_t<Element<E>::group == 2, uint32_t, E>;
   constexpr int L = lanes<G>;
   constexpr int group = Element<E>::group;
@@ -32,11 +32,11 @@ void pack_transposed(E* panel, int64_t width, const E* rows, int64_t row_stride,
     Vec<G> block[L];
     if (here == L * group && count == L) {
 #pragma GCC unroll 16
-      for (int n = 0; n < L; ++n) __builtin_memcpy(&block[n], rows + n * row_stride + k, sizeof block[n]);
+      for (int n = 0; n < L; ++n) __builtin_memcpy(&block[n], row(n) + k, sizeof block[n]);
     } else {
       for (int n = 0; n < L; ++n) {
         block[n] = Vec<G>{};
-        if (n < count) __builtin_memcpy(&block[n], rows + n * row_stride + k, here * sizeof(E));
+        if (n < count) __builtin_memcpy(&block[n], row(n) + k, here * sizeof(E));
       }
     }
     transpose<G>(block);

@@ -25,7 +25,9 @@ inline Plan plan_for(const Layer& layer) {
   // Owning rows is within 3 % of owning units up to H = 512 (2 cores of Zen 4), and nobody waits for a core that is
   // busy elsewhere; above, each core would read all the weights from the third-level cache for a few rows.
   const bool light = gates * H * H <= 1'100'000;
-  if (rows >= 32 || (light && rows >= 8)) return {layer.threads, layer.threads, true};
+  // a few steps do not pack the weights, and want as many rows as fill a vector
+  const int64_t least = layer.sequence.steps <= 4 && layer.sequence.batch >= 16 ? 16 : 8;
+  if (rows >= 32 || (light && rows >= least)) return {layer.threads, layer.threads, true};
   if (step >= 20'000 && H >= 16 * team) return {layer.threads, layer.threads, false};  // a barrier costs 0.2 us
   if (rows >= 4) return {layer.threads, layer.threads, true};
   return {layer.threads, layer.directions, true};

@@ -18,9 +18,6 @@ inline int64_t padded_columns(int64_t n) {
   return groups(n, panel_width<A>) * panel_width<A>;
 }
 
-// How many vectors of columns the next tiles take, so that none is left alone.
-inline int next_vectors(int64_t left) { return int(left == 4 || left >= 8 ? 4 : left < 3 ? left : 3); }
-
 // Panels of `count` rows of K elements, as the columns of a matrix.
 template <class A>
 void pack_columns(A* panels, const A* rows, int64_t row_stride, int64_t count, int64_t K) {
@@ -28,8 +25,9 @@ void pack_columns(A* panels, const A* rows, int64_t row_stride, int64_t count, i
   for (int64_t p = 0; p * panel_width<A> < count; ++p)
     for (int v = 0; v < panel_vectors && p * panel_width<A> + v * L < count; ++v) {
       const int64_t j = p * panel_width<A> + v * L, here = std::min<int64_t>(L, count - j);
-      pack_transposed<A>(panels + p * panel_width<A> * K + v * L, panel_width<A>, rows + j * row_stride, row_stride,
-                         here, K);
+      pack_transposed<A>(
+          panels + p * panel_width<A> * K + v * L, panel_width<A>, [&](int n) { return rows + (j + n) * row_stride; },
+          here, K);
     }
 }
 

@@ -136,4 +136,7 @@ inline int next_tile(int64_t left, int vectors) {
   return int((left + tiles - 1) / tiles);
 }
 
+// How many vectors of columns the next tiles take, so that none is left alone.
+inline int next_vectors(int64_t left) { return int(left == 4 || left >= 8 ? 4 : left < 3 ? left : 3); }
+
 }  // namespace
