@@ -99,7 +99,10 @@ extension = CppExtension(
     extra_link_args=["-fopenmp"],
 )
 setup(
-    packages=["seq2seq_fast", "seq2seq_fast.functional", "seq2seq_fast.kernels", "seq2seq_fast.nn"],
+    packages=[
+        "seq2seq_fast",
+        *(f"seq2seq_fast.{name}" for name in ("benchmarks", "benchmarks.peers", "functional", "kernels", "nn")),
+    ],
     ext_modules=[extension],
     cmdclass={"build_ext": Build},
 )
