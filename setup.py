@@ -101,8 +101,12 @@ extension = CppExtension(
 setup(
     packages=[
         "seq2seq_fast",
-        *(f"seq2seq_fast.{name}" for name in ("benchmarks", "benchmarks.peers", "functional", "kernels", "nn")),
+        *(
+            f"seq2seq_fast.{name}"
+            for name in ("benchmarks", "benchmarks.page", "benchmarks.peers", "functional", "kernels", "nn")
+        ),
     ],
+    package_data={"seq2seq_fast.benchmarks.page": ["page.html", "page.css"]},
     ext_modules=[extension],
     cmdclass={"build_ext": Build},
 )

@@ -9,7 +9,7 @@ import torch
 
 from seq2seq_fast import _native
 
-from . import cases, machine, markdown, peers, run
+from . import cases, machine, markdown, page, peers, run
 
 HERE = pathlib.Path(__file__).resolve().parent
 # in an installation, next to the program nothing is to be written
@@ -58,8 +58,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "--shapes",
         type=some_shapes,
         default=DEFAULT_SHAPES,
-        help="sets (%s) or shapes such as 'T10 B32 H128' or 'T10 B32 I64 H128 L2 D2', with commas between; "
-        "default %%(default)s" % ", ".join(cases.SETS),
+        help=f"sets ({', '.join(cases.SETS)}) or shapes such as 'T10 B32 H128' or 'T10 B32 I64 H128 L2 D2', "
+        "with commas between; default %(default)s",
     )
     add("--dtypes", type=some_of(cases.DTYPES), default="float32", help=f"of {', '.join(cases.DTYPES)}; %(default)s")
     add("--devices", type=some_of(("cpu", "cuda")), default="cpu", help="cpu, cuda; default %(default)s")
@@ -92,7 +92,8 @@ def keep(result: dict, folder: pathlib.Path, name: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     (folder / f"{name}.md").write_text(markdown.markdown(result))
-    print(f"kept as {folder / name}.json, .md")
+    (folder / f"{name}.html").write_text(page.render(result))
+    print(f"kept as {folder / name}.html, .md and .json")
 
 
 if __name__ == "__main__":

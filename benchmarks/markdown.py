@@ -50,7 +50,7 @@ def sections(result: dict) -> list[tuple[str, list[dict]]]:
         ("Where a peer is faster:", wins),
         ("H of 512 and more, B of 32 and more, as a part of the peak:", of_peak(result["cases"], m["peak_gflops"])),
         (
-            "Rows of different lengths, against torch.nn with a PackedSequence (padded: packed before and padded after):",
+            "Rows of different lengths, against torch.nn with a PackedSequence (padded: packed before, padded after):",
             result.get("lengths", []),
         ),
         ("bfloat16 under autocast against float32, both ours:", result.get("bfloat16", [])),
@@ -65,18 +65,21 @@ def sections(result: dict) -> list[tuple[str, list[dict]]]:
     return [(title, rows) for title, rows in found if rows]
 
 
+def versions(machine: dict) -> str:
+    """What was measured, but for the names that this machine has not."""
+    titles = {"torch": "torch", **PEERS, "python": "Python", "commit": "commit"}
+    return ", ".join(
+        f"{title} {machine[name]}" for name, title in titles.items() if machine.get(name, "none") != "none"
+    )
+
+
 def markdown(result: dict) -> str:
     m = result["machine"]
-    versions = ", ".join(
-        f"{title} {m[name]}"
-        for name, title in {"torch": "torch", **PEERS, "python": "Python", "commit": "commit"}.items()
-        if m.get(name, "none") != "none"
-    )
     bandwidth = f", copies at {m['cache_gbs']} GB/s in the caches and {m['memory_gbs']} in memory"
     lines = [
         f"# {m['processor']}, {m['threads']} threads, {m['instructions']}",
         "",
-        f"{versions}, {m['date']}.",
+        f"{versions(m)}, {m['date']}.",
         f"Measured float32 peak: {m['peak_gflops']} GFLOP/s{bandwidth if 'cache_gbs' in m else ''}.",
         "A ratio is the peer's time over ours, the median of pairs measured in turn.",
     ]

@@ -89,8 +89,10 @@ def grid(selected: list[cases.Case], options: Namespace, bar: tqdm) -> list[dict
         raw = pathlib.Path(folder) / "raw.json"
         # -c: the settings of whatever project lies around are not ours
         pytest.main(
-            [str(pathlib.Path(__file__).with_name("test_grid.py")), "-c", devnull, "-qq", "--no-header", "--no-summary"]
-            + ["-p", "no:cacheprovider", "--benchmark-quiet", f"--benchmark-json={raw}"],
+            [
+                *(str(pathlib.Path(__file__).with_name("test_grid.py")), "-c", devnull, "-p", "no:cacheprovider"),
+                *("-qq", "--no-header", "--no-summary", "--benchmark-quiet", f"--benchmark-json={raw}"),
+            ],
             plugins=[Grid(selected, options, bar)],
         )
         text = raw.read_text() if raw.exists() else ""

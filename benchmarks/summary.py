@@ -39,7 +39,7 @@ def group(case: dict) -> tuple[str, str, str, str]:
 
 
 def summaries(cases: list[dict]) -> list[dict]:
-    """For each peer, cell, mode, dtype and device: the geometric mean, the best and the worst of the ratios, and where."""
+    """For each peer, cell, mode, dtype and device: the ratios' geometric mean, the best and the worst, and where."""
     ratios = {}
     for peer, case, pairs in timed(cases):
         ratios.setdefault((peer, *group(case)), []).append((pairs["ratio"], case["shape"]))

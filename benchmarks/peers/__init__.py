@@ -84,7 +84,7 @@ class Peer:
     """An engine besides torch.nn."""
 
     why_not: Callable[[Case], str | None]
-    # (torch.nn's layer, the case, its input, threads): a call that gives what ENGINES[case.mode] gives, or its beginning
+    # (torch.nn's layer, the case, its input, threads): a call that gives what ENGINES[case.mode] does
     make: Callable[[torch.nn.Module, Case, Tensor, int], Callable[[], list]]
     # seconds before each turn, for threads that spin on for work after their own
     rest: float = 0.0

@@ -10,7 +10,7 @@ from ..cases import Case
 
 
 def steps() -> dict[str, Callable]:
-    """(input's part of the gates, state's part of the gates, states) to states, by cell; the first state is the output."""
+    """(input's part of the gates, state's part of the gates, states) to states, by cell; the first is the output."""
     import jax.numpy as jnp
     from jax.nn import sigmoid
 
