@@ -9,7 +9,7 @@ import torch
 
 from seq2seq_fast import _native
 
-from . import cases, machine, markdown, page, peers, run
+from . import cases, compare, machine, markdown, page, peers, run
 
 HERE = pathlib.Path(__file__).resolve().parent
 # in an installation, next to the program nothing is to be written
@@ -68,24 +68,52 @@ def parser(prog: str) -> argparse.ArgumentParser:
     add("--seconds", type=more_than_none(float), default=1.0, help="for each case and peer; default %(default)s")
     add("--minutes", type=more_than_none(float), help="after which no further case is begun")
     add("--output", type=pathlib.Path, default=RESULTS, help="a folder; default %(default)s")
+    add(
+        "--model",
+        metavar="MODULE:FACTORY",
+        help="measures nothing but this model before and after accelerate; the factory gives (model, inputs), inputs "
+        "being a tensor, a tuple, or a dict by name",
+    )
+    add(
+        "--compare",
+        nargs=2,
+        type=pathlib.Path,
+        metavar=("BEFORE", "NOW"),
+        help="measures nothing, and says what moved beyond the noise between two results (JSON)",
+    )
     return parser
 
 
 def main(arguments: list[str] | None = None, prog: str = "python -m benchmarks") -> int:
     known = parser(prog)
     args = known.parse_args(arguments)
+    if args.compare:
+        try:
+            print(compare.report(args.compare), end="")
+        except ValueError as error:
+            known.error(f"--compare: {error}")
+        return 0
     if "cuda" in args.devices and not torch.cuda.is_available():
         known.error("--devices: expected cpu, as torch finds no GPU here, got cuda")
     if _native.extension is None:
         print(f"nothing to measure: {_native.reason}", file=sys.stderr)
         return 1
     try:
-        result = run.measure(args)
+        result = run.measure_model(args.model, args) if args.model else run.measure(args)
     except ValueError as error:
         known.error(str(error))
+    keep(result, args.output, file_name(result, args))
+    modes = [mode for program in result.get("programs", []) for mode in program["modes"].values()]
+    return 1 if any("wrong" in found for found in result["cases"] + result["sweep"] + modes) else 0
+
+
+def file_name(result: dict, args: argparse.Namespace) -> str:
+    """By machine and day; what is no run of all says so, and never passes for one."""
+    name = machine.name_of(result["machine"])
+    if args.model:
+        return f"{name}-{args.model.replace(':', '-')}"
     whole = args.shapes == some_shapes(DEFAULT_SHAPES) and not result["not_reached"]
-    keep(result, args.output, machine.name_of(result["machine"]) + ("" if whole else "-part"))
-    return 1 if any("wrong" in case for case in result["cases"] + result["sweep"]) else 0
+    return name if whole else f"{name}-part"
 
 
 def keep(result: dict, folder: pathlib.Path, name: str) -> None:
@@ -93,6 +121,7 @@ def keep(result: dict, folder: pathlib.Path, name: str) -> None:
     (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     (folder / f"{name}.md").write_text(markdown.markdown(result))
     (folder / f"{name}.html").write_text(page.render(result))
+    print(markdown.markdown(result))
     print(f"kept as {folder / name}.html, .md and .json")
 
 

@@ -36,6 +36,27 @@ def without_empty(rows: list[dict]) -> list[dict]:
     return [{name: row.get(name, "") for name in columns} for row in rows]
 
 
+def programs(found: list[dict]) -> list[dict]:
+    return [
+        {"program": p["name"], "mode": mode}
+        | (
+            {"ratio": f"WRONG: {t['wrong']}"}
+            if "wrong" in t
+            else {"before us": t["baseline"] * 1e6, "after us": t["ours"] * 1e6, "ratio": f"{t['ratio']:.2f}x"}
+        )
+        for p in found
+        for mode, t in p["modes"].items()
+    ]
+
+
+def layers(program: dict) -> list[dict]:
+    return [
+        {"layer": layer["name"], "kind": layer["kind"], "served by": layer["path"], "before us": layer["before"] * 1e6,
+         "after us": layer["after"] * 1e6, "ratio": layer["before"] / layer["after"]}
+        for layer in program["layers"]
+    ]  # fmt: skip
+
+
 def sections(result: dict) -> list[tuple[str, list[dict]]]:
     """(what the table shows, its rows), for the tables that hold something."""
     m, cases = result["machine"], [*result["cases"], *result.get("sweep", [])]
@@ -48,6 +69,8 @@ def sections(result: dict) -> list[tuple[str, list[dict]]]:
     found = [
         ("By peer, cell and mode:", summaries),
         ("Where a peer is faster:", wins),
+        ("Whole programs, before and after `accelerate(model)`:", programs(result.get("programs", []))),
+        *((f"{p['name']}, layer by layer: forward, in inference:", layers(p)) for p in result.get("programs", [])),
         ("H of 512 and more, B of 32 and more, as a part of the peak:", of_peak(result["cases"], m["peak_gflops"])),
         (
             "Rows of different lengths, against torch.nn with a PackedSequence (padded: packed before, padded after):",

@@ -8,9 +8,10 @@ from argparse import Namespace
 from os import devnull
 
 import pytest
+import torch
 from tqdm import tqdm
 
-from . import cases, extras, fresh, machine, summary
+from . import cases, extras, fresh, machine, model, programs, summary
 
 
 class Grid:
@@ -63,6 +64,7 @@ def measure(options: Namespace) -> dict:
         "lengths": lambda: extras.lengths(options.cells, options.seconds),
         "bfloat16": lambda: extras.bfloat16(options.cells, options.seconds),
         "fresh": lambda: fresh.table(options.cells),
+        "programs": lambda: whole_programs(options.seconds),
     }
     with tqdm(total=len(selected) + len(beside), unit="case", smoothing=0.1) as bar:
         measured = grid(selected, options, bar)
@@ -81,6 +83,32 @@ def measure(options: Namespace) -> dict:
         "cases": [c for c in measured if c["shape"] not in sweep],
         "sweep": [c for c in measured if c["shape"] in sweep],
     }
+
+
+def measure_model(name: str, options: Namespace) -> dict:
+    """The result of a run of nothing but the model that `module:factory` names.
+
+    Raises:
+        ValueError: there is no such model, or more threads are asked for than there are processors.
+    """
+    processors = machine.confine(options.threads)
+    torch.manual_seed(0)
+    found = model.measure(name, *model.load(name), options.seconds)
+    return {
+        "machine": machine.describe(options.threads, processors),
+        "summaries": [],
+        "cases": [],
+        "sweep": [],
+        "programs": [found],
+    }
+
+
+def whole_programs(seconds: float) -> list[dict]:
+    found = []
+    for program in programs.PROGRAMS:
+        torch.manual_seed(0)
+        found.append(model.measure(program.__name__.replace("_", " "), *program(), seconds))
+    return found
 
 
 def grid(selected: list[cases.Case], options: Namespace, bar: tqdm) -> list[dict]:
