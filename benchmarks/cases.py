@@ -43,11 +43,14 @@ class Shape:
         return 2 * self.B * self.D * GATES[cell] * self.H * per_row * (3 if mode == "training" else 1)
 
     def bytes(self, cell: str, mode: str) -> int:
-        """What must be read and written in float32: input, weights and output, in training their gradients too."""
+        """What must be moved in float32: input, weights and output, in training their gradients too. A first step has
+        no state to read `weight_hh` for; its gradient is written all the same."""
         ends = self.T * self.B * (self.I + self.D * self.H)
-        inputs = self.I + (self.L - 1) * self.D * self.H + self.L * self.H
-        weights = self.D * GATES[cell] * self.H * (inputs + 2 * self.L)
-        return 4 * (ends + weights) * (2 if mode == "training" else 1)
+        rows = self.D * GATES[cell] * self.H
+        weight_hh = rows * self.L * self.H
+        others = rows * (self.I + (self.L - 1) * self.D * self.H + 2 * self.L)
+        read = ends + others + (weight_hh if self.T > 1 else 0)
+        return 4 * (read + (ends + others + weight_hh if mode == "training" else 0))
 
     @property
     def saturates(self) -> bool:

@@ -25,14 +25,15 @@ def confine(threads: int) -> list[int]:
     Raises:
         ValueError: there are fewer processors.
     """
-    torch.set_num_threads(threads)
     if not hasattr(os, "sched_setaffinity"):
+        torch.set_num_threads(threads)
         return []
     allowed = sorted(os.sched_getaffinity(0))
     if threads > len(allowed):
         raise ValueError(f"threads: expected at most {len(allowed)}, which is what this process may use, got {threads}")
     chosen = sorted(sorted(allowed, key=rank_in_core)[:threads])
     os.sched_setaffinity(0, chosen)
+    torch.set_num_threads(threads)
     return chosen
 
 

@@ -28,9 +28,10 @@ def load(name: str) -> tuple[torch.nn.Module, Any]:
     """
     module, _, factory = name.partition(":")
     try:
-        made = getattr(importlib.import_module(module), factory)()
+        make = getattr(importlib.import_module(module), factory)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"model: expected module:factory, got {name!r} ({error})") from error
+    made = make()
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
         raise ValueError(f"model: expected {name} to give (model, inputs), got {type(made).__name__}")
     return made

@@ -48,10 +48,10 @@ def figures(result: dict) -> str:
         for peer, title in summary.PEERS.items()
         if any(name == peer for name, _, _ in timed)
     ]
+    machine = f"{m['processor']} ({m['instructions']}, {m['threads']} threads, torch {m['torch']})"
     opening = (
-        f"Ratio of torch.nn's time to ours, geometric mean and worst case over the {shapes} shapes of `benchmarks/`, on an "
-        f"{m['processor']} ({m['instructions']}, {m['threads']} threads, torch {m['torch']}), where the float32 peak "
-        f"measured {m['peak_gflops']:.0f} GFLOP/s:"
+        f"Ratio of torch.nn's time to ours, geometric mean and worst case over the {shapes} shapes of `benchmarks/`, "
+        f"on an {machine}, where the float32 peak measured {m['peak_gflops']:.0f} GFLOP/s:"
     )
     closing = f"Faster than ours: {', '.join(counts)}. {empty_call(result['empty_call'])}"
     headers = ["", *(title for mode in MODES for title in (mode, "worst"))]

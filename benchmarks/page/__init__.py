@@ -8,6 +8,15 @@ from .. import markdown, summary
 from ..cases import CELLS, MODES, SWEEPS, Shape
 from . import plots
 
+# matplotlib's markers of plots.LOOKS, as characters
+MARKS = {"ours": "●", "torch_nn": "■", "compile": "▼", "onnxruntime": "▲", "openvino": "◆", "jax": "✚"}
+FACTS = {
+    "processor": "processor", "instructions": "instructions", "threads": "threads", "processors": "on processors",
+    "load": "load before", "gpu": "GPU", "peak_gflops": "float32 peak, GFLOP/s",
+    "cache_gbs": "copies in the caches, GB/s", "memory_gbs": "copies in memory, GB/s",
+    "torch": "torch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "jax": "JAX", "python": "Python",
+    "commit": "commit", "date": "date",
+}  # fmt: skip
 STRONGEST = 8  # the ratio from which on a cell of the heat map is no stronger
 
 
@@ -24,15 +33,17 @@ def render(result: dict) -> str:
     return environment.get_template("page.html").render(
         m=result["machine"],
         peers=summary.PEERS,
+        facts=[(FACTS[name], fact(value)) for name, value in result["machine"].items() if fact(value)],
         versions=markdown.versions(result["machine"]),
         cells=[cell for cell in CELLS if any(case["cell"] == cell for case in result["cases"])],
         headlines=headlines(result["cases"]),
         overview=overview(result["summaries"]),
-        lost=summary.lost(result["cases"]),
+        lost=[row | {"unusual": unusual(row["dtype"], row["device"])} for row in summary.lost(result["cases"])],
         wrong=[case for case in result["cases"] + result.get("sweep", []) if "wrong" in case],
         heat=heat(result["cases"]),
         legend=[2**power for power in range(-3, 4)],
         curves=curves(result),
+        engines=engines(result.get("sweep", [])),
         rooflines=rooflines(result),
         of_peak=summary.of_peak(result["cases"], result["machine"]["peak_gflops"]),
         errors=errors(result),
@@ -64,6 +75,16 @@ def strength(value: float) -> str:
     return f'class="heat {"win" if value > 1 else "lose"}" style="--strength: {part:.0%}"'
 
 
+def fact(value) -> str:
+    """A fact about the machine in words; none where there is none."""
+    return ", ".join(map(str, value)) if isinstance(value, list) else "" if value in (None, "none") else str(value)
+
+
+def unusual(dtype: str, device: str) -> str:
+    """What is not as in most results."""
+    return " ".join(name for name in (dtype, device) if name not in ("float32", "cpu"))
+
+
 def headlines(cases: list[dict]) -> list[dict]:
     """For each peer: how many cases, in how many it is faster, the mean and the worst."""
     rows = []
@@ -83,12 +104,10 @@ def overview(summaries: list[dict]) -> list[dict]:
     """The summaries with the cells side by side."""
     rows = {}
     for found in summaries:
-        unusual = [found.get(name, usual) for name, usual in (("dtype", "float32"), ("device", "cpu"))]
-        where = (found["peer"], found["mode"], " ".join(name for name in unusual if name not in ("float32", "cpu")))
+        where = (found["peer"], found["mode"], unusual(found.get("dtype", "float32"), found.get("device", "cpu")))
         rows.setdefault(where, {})[found["cell"]] = found
     return [
-        {"peer": peer, "mode": mode, "unusual": unusual, "cells": cells}
-        for (peer, mode, unusual), cells in rows.items()
+        {"peer": peer, "mode": mode, "unusual": others, "cells": cells} for (peer, mode, others), cells in rows.items()
     ]
 
 
@@ -121,6 +140,12 @@ def floor(shape: Shape, cell: str, mode: str, machine: dict) -> float:
 def of_the_floor(cases: list[dict]) -> list[dict]:
     """Those that the machine's float32 peak says something about."""
     return [case for case in cases if summary.group(case)[2:] == ("float32", "cpu") and "torch_nn" in case]
+
+
+def engines(sweep: list[dict]) -> list[tuple[str, str, str]]:
+    """The engines that the curves show: their names, marks and titles."""
+    names = {"ours": "ours"} | {peer: summary.PEERS[peer] for peer, _, _ in summary.timed(sweep)}
+    return [(name, MARKS[name], title) for name, title in names.items()]
 
 
 def curves(result: dict) -> list[dict]:

@@ -60,7 +60,10 @@ def svg(figure: Figure, label: str) -> str:
     drawn = text.getvalue()
     drawn = drawn[drawn.index("<svg") :]
     drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, flags=re.DOTALL)
-    drawn = re.sub(r'(font: [\d.]+px) [^;"]*', r"\1 var(--type)", drawn)
+    # the page has a style of its own, and nothing refers to a group
+    drawn = re.sub(r"<style.*?</style>", "", drawn, flags=re.DOTALL)
+    drawn = re.sub(r'<g id="[^"]*"', "<g", drawn)
+    drawn = re.sub(r'font-family: [^;"]*', "font-family: var(--type)", drawn)
     for colour, variable in VARIABLES.items():
         drawn = drawn.replace(colour, variable)
     width, height = figure.get_size_inches() * 72
@@ -118,15 +121,18 @@ def roofline(
         figure, axes = panel(title, width=4.2, height=3)
         axes.plot([left, right], [peak, peak], color=INK, lw=0.9)
         axes.annotate(f"{peak:g} GFLOP/s", (right, peak), xytext=(0, 3), textcoords="offset points", ha="right")
-        for name, rate in roofs.items():
+        for (name, rate), above in zip(roofs.items(), (True, False), strict=False):
             start = max(left, low / rate)
             axes.plot([start, peak / rate], [start * rate, peak], color=INK, lw=0.9, ls=(0, (4, 2)))
             axes.annotate(
-                f"{name}, {rate:g} GB/s",
-                (start, start * rate),
-                xytext=(4, 8 if name == "caches" else -9),
+                name,
+                (start * 1.1, start * 1.1 * rate),
+                xytext=(0, 2 if above else -2),
                 textcoords="offset points",
-                rotation=0,
+                rotation=45,
+                rotation_mode="anchor",
+                transform_rotates_text=True,
+                va="bottom" if above else "top",
             )
         for cell, found in points.items():
             x, y = zip(*found, strict=True)
@@ -149,5 +155,5 @@ def errors(title: str, points: dict[str, list[tuple[float, float]]], limits: tup
         axes.set(xlim=limits, ylim=limits, aspect="equal", xlabel="error of torch.nn", ylabel="error of ours")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(LogLocator(numticks=12))
-            axis.set_major_formatter("{x:.0e}")
+            axis.set_major_formatter(lambda x, _: f"{x:.0e}".replace("e-0", "e-"))
         return svg(figure, f"{title}: error of ours against that of torch.nn")
