@@ -3,7 +3,7 @@
 from tabulate import tabulate
 
 from .cases import Shape
-from .summary import PEERS, left_out, lost, noisy, of_peak
+from .summary import PEERS, first_calls, left_out, lost, noisy, of_peak
 
 
 def table(rows: list[dict]) -> str:
@@ -81,6 +81,10 @@ def sections(result: dict) -> list[tuple[str, list[dict]]]:
             "A training step in a fresh process: its memory at the peak, and the first call of all "
             "(GRU and so on, T 2, B 1, H 2):",
             result.get("fresh", []),
+        ),
+        (
+            "The first call of a layer in milliseconds, with what the engine prepares for it:",
+            [row | {key: row[key] * 1e3 for key in ("median", "most")} for row in first_calls(cases)],
         ),
         ("Not timed:", left_out(cases)),
         ("All cases:", without_empty([case_row(case, m["peak_gflops"]) for case in cases])),

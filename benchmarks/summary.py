@@ -1,6 +1,7 @@
 """Statistics of a result: by cell, mode and peer, against the machine's peak, where a peer wins, and who sat out."""
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterator
 
@@ -64,6 +65,22 @@ def lost(cases: list[dict]) -> list[dict]:
         if pairs["ratio"] < 1
     ]
     return sorted(rows, key=lambda row: row["ratio"])
+
+
+def first_calls(cases: list[dict]) -> list[dict]:
+    """Seconds of the first call of a layer, with what the engine prepares for it, in a process that has run others."""
+    found = {}
+    for case in cases:
+        for engine, title in (("ours", "ours"), ("baseline", PEERS["torch_nn"])):
+            if engine in case.get("first_call", {}):
+                found.setdefault(title, []).append(case["first_call"][engine])
+        for peer, title in PEERS.items():
+            if "first_call" in case.get(peer, {}):
+                found.setdefault(title, []).append(case[peer]["first_call"])
+    return [
+        {"engine": title, "cases": len(times), "median": statistics.median(times), "most": max(times)}
+        for title, times in found.items()
+    ]
 
 
 def of_peak(cases: list[dict], peak: float) -> list[dict]:

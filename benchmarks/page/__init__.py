@@ -49,6 +49,7 @@ def render(result: dict) -> str:
         errors=errors(result),
         memory=memory(result.get("fresh", [])),
         empty_call=result.get("empty_call"),
+        first_calls=summary.first_calls([*result["cases"], *result.get("sweep", [])]),
         lengths=result.get("lengths", []),
         bfloat16=result.get("bfloat16", []),
         programs=result.get("programs", []),
@@ -191,7 +192,7 @@ def rooflines(result: dict) -> list[str]:
         return []
     x, y = zip(*everywhere, strict=True)
     limits = plots.span(x), plots.span([*y, machine["peak_gflops"]])
-    roofs = {"caches": machine["cache_gbs"], "memory": machine["memory_gbs"]} if "cache_gbs" in machine else {}
+    roofs = [machine[name] for name in ("cache_gbs", "memory_gbs") if name in machine]
     return [plots.roofline(m, found, machine["peak_gflops"], roofs, limits) for m, found in points.items() if found]
 
 

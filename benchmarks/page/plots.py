@@ -113,7 +113,7 @@ def curves(
 
 
 def roofline(
-    title: str, points: dict[str, list[tuple[float, float]]], peak: float, roofs: dict[str, float], limits: tuple
+    title: str, points: dict[str, list[tuple[float, float]]], peak: float, roofs: list[float], limits: tuple
 ) -> str:
     """GFLOP/s against flops a byte, `points[cell]`, under the machine's `peak` and its `roofs` of GB/s."""
     (left, right), (low, high) = limits
@@ -121,19 +121,9 @@ def roofline(
         figure, axes = panel(title, width=4.2, height=3)
         axes.plot([left, right], [peak, peak], color=INK, lw=0.9)
         axes.annotate(f"{peak:g} GFLOP/s", (right, peak), xytext=(0, 3), textcoords="offset points", ha="right")
-        for (name, rate), above in zip(roofs.items(), (True, False), strict=False):
+        for rate in roofs:
             start = max(left, low / rate)
             axes.plot([start, peak / rate], [start * rate, peak], color=INK, lw=0.9, ls=(0, (4, 2)))
-            axes.annotate(
-                name,
-                (start * 1.1, start * 1.1 * rate),
-                xytext=(0, 2 if above else -2),
-                textcoords="offset points",
-                rotation=45,
-                rotation_mode="anchor",
-                transform_rotates_text=True,
-                va="bottom" if above else "top",
-            )
         for cell, found in points.items():
             x, y = zip(*found, strict=True)
             axes.plot(x, y, ls="", marker=MARKERS[cell], color=LOOKS["ours"][0], alpha=0.8, mew=0)
