@@ -21,7 +21,7 @@ from benchmarks import cases, compare, gate, markdown, page, readme, summary
 RESULTS = Path(readme.HERE, "results")
 SECTIONS = {
     "wrong": (), "summary": (), "programs": ("programs",), "heat": (), "curves": ("sweep",), "roofline": (),
-    "correctness": (), "memory": ("fresh",), "beside": ("empty_call", "lengths", "bfloat16"), "machine": (),
+    "correctness": (), "memory": (), "beside": ("empty_call", "lengths", "bfloat16"), "machine": (),
     "cases": (),
 }  # fmt: skip
 
@@ -97,6 +97,12 @@ def test_the_page_says_what_is_wrong_noisy_or_missing(html):
     assert "The machine was busy" in html
     assert "4 cases were not reached" in html
     assert "jax not installed" in html
+
+
+def test_first_calls_are_counted_by_engine(result):
+    ours, theirs = summary.first_calls(result["cases"])
+    assert (ours["engine"], ours["median"], ours["cases"]) == ("ours", 5e-4, len(result["cases"]))
+    assert (theirs["engine"], theirs["most"]) == ("torch.nn", 1e-3)
 
 
 def test_the_markdown_says_the_same(result):
