@@ -106,7 +106,7 @@ setup(
             for name in ("benchmarks", "benchmarks.page", "benchmarks.peers", "functional", "kernels", "nn")
         ),
     ],
-    package_data={"seq2seq_fast.benchmarks.page": ["page.html", "page.css"]},
+    package_data={"seq2seq_fast.benchmarks": ["bounds.json", "page/page.html", "page/page.css"]},
     ext_modules=[extension],
     cmdclass={"build_ext": Build},
 )

@@ -6,6 +6,7 @@ import os
 import pathlib
 import platform
 import re
+import shutil
 import subprocess
 
 import torch
@@ -57,8 +58,6 @@ def describe(threads: int, processors: list[int]) -> dict:
             model = next((line.split(":")[1].strip() for line in cpuinfo if line.startswith("model name")), model)
     except OSError:
         pass
-    here = pathlib.Path(__file__).parent
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True)
     return {
         "processor": model,
         "instructions": torch.ops.seq2seq_fast.capability(),
@@ -70,9 +69,18 @@ def describe(threads: int, processors: list[int]) -> dict:
         "torch": torch.__version__,
         **{name: version(name) for name in DISTRIBUTIONS},
         "python": platform.python_version(),
-        "commit": commit.stdout.strip(),
+        "commit": commit(),
         "date": datetime.datetime.now().isoformat(timespec="minutes"),
     }
+
+
+def commit() -> str:
+    """Of the checkout that this is; none for an installation, which may lie in somebody else's."""
+    root = pathlib.Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return "none"
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True)
+    return done.stdout.strip() or "none"
 
 
 def name_of(machine: dict) -> str:

@@ -1,5 +1,10 @@
 """The benchmarks' own logic: statistics on made-up times, and a wrong engine that is found out."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy
 import pytest
 import torch
@@ -8,6 +13,8 @@ pytest.importorskip("pytest_benchmark")
 pytest.importorskip("benchmarks", reason="these are the tests of a checkout, and this is a copy without benchmarks")
 
 from benchmarks import cases, extras, fresh, peers, summary, test_grid, timing
+
+ROOT = Path(cases.__file__).resolve().parent.parent
 
 
 def test_the_ratio_is_the_median_of_the_pairs():
@@ -38,6 +45,27 @@ def test_a_wrong_engine_is_never_timed(monkeypatch):
     with torch.no_grad():
         ours.bias_ih_l0 += 0.1
     assert "WRONG" in extras.checked(theirs, ours, x, 0.0, "inference")
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_the_suite_times_what_is_right_and_reports_what_is_wrong(spoilt):
+    code = f"""
+import json
+from argparse import Namespace
+from tqdm import tqdm
+from benchmarks import cases, run, timing
+if {spoilt}:
+    timing.wrong = lambda *_: "made up"
+options = Namespace(peers=[], threads=1, seconds=0.0, deadline=None)
+with tqdm(disable=True) as bar:
+    print(json.dumps(run.grid([cases.Case("GRU", "training", cases.EMPTY_CALL)], options, bar)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    (case,) = json.loads(done.stdout.splitlines()[-1])
+    assert (case["cell"], case["mode"], case["shape"]) == ("GRU", "training", str(cases.EMPTY_CALL))
+    assert len(case["error"]["ours"]) == 1 + 5
+    assert case.get("wrong") == ("made up" if spoilt else None)
+    assert ("torch_nn" in case) != spoilt
 
 
 @pytest.mark.parametrize("mode", cases.MODES)
