@@ -131,19 +131,12 @@ def in_one_call(model: torch.nn.Module, inputs: Any) -> dict[str, float]:
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
-            inside_a_unit = any(isinstance(model.get_submodule(owner), UNITS) for owner in owners(name))
-            if inside_a_unit or (any(module.children()) and not isinstance(module, UNITS)):
+            if any(module.children()) and not isinstance(module, UNITS):
                 continue
             for register, note in ((module.register_forward_pre_hook, begin), (module.register_forward_hook, end)):
                 hooks.callback(register(lambda *_, name=name, note=note: note(name)).remove)
         infer(model, inputs)
     return spent
-
-
-def owners(name: str) -> list[str]:
-    """The modules that a module lies in: "", "a" and "a.b" for "a.b.c"; none for the model itself."""
-    parts = name.split(".") if name else []
-    return [".".join(parts[:depth]) for depth in range(len(parts))]
 
 
 def paths(model: torch.nn.Module, inputs: Any) -> dict[str, str]:

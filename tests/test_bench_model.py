@@ -52,6 +52,12 @@ def test_a_layer_says_what_serves_it():
     assert head["path"] == "torch.nn"
 
 
+def test_attention_is_one_layer():
+    model_of_two = torch.nn.Sequential(torch.nn.Linear(4, 4), programs.Transformer(4, 2, 1))
+    found = model.measure("attention", model_of_two, torch.randn(2, 3, 4), seconds=0.0)
+    assert [layer["name"] for layer in found["layers"]] == ["0", "1.attention.0", "1.wide.0", "1.narrow.0"]
+
+
 def test_a_model_may_be_one_layer_and_frozen():
     found = model.measure("layer", torch.nn.GRU(3, 5).requires_grad_(False), torch.randn(4, 2, 3), seconds=0.0)
     assert list(found["modes"]) == ["inference"]

@@ -102,6 +102,14 @@ def test_the_first_step_has_no_state_to_multiply_with():
     assert stacked.flops("RNN", "training") == 3 * 2 * 2 * 4 * (3 + 8)
 
 
+def test_the_first_step_reads_no_weight_hh():
+    ends, biases, weight_ih, weight_hh = 2 * (5 + 7), 2 * 3 * 7, 3 * 7 * 5, 3 * 7 * 7
+    shape = cases.Shape(1, 2, 5, 7)
+    assert shape.bytes("GRU", "inference") == 4 * (ends + weight_ih + biases)
+    assert shape.bytes("GRU", "training") == 4 * (2 * (ends + weight_ih + biases) + weight_hh)
+    assert cases.Shape(2, 2, 5, 7).bytes("GRU", "inference") == 4 * (2 * ends + weight_ih + weight_hh + biases)
+
+
 def test_only_the_large_are_held_against_the_peak():
     def case(shape, seconds):
         return {"cell": "GRU", "mode": "inference", "shape": str(shape), "torch_nn": {"ours": seconds}}
