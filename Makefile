@@ -14,7 +14,7 @@ SANITIZERS := -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-reco
 TORCH_READY := $(VENV)/.torch-$(TORCH)
 BUILT := $(VENV)/.built-$(SEQ2SEQ_FAST_BUILD)
 
-.PHONY: help demo test kernels gpu bench sanitize lint clean
+.PHONY: help demo test kernels gpu bench gate sanitize lint clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -36,8 +36,11 @@ gpu: $(VENV)/.extra-test $(VENV)/.extra-gpu ## on a machine with a GPU: its test
 	$(PY) -m pytest tests/gpu -m gpu $(ARGS)
 	$(PY) -m benchmarks.gpu
 
-bench: $(VENV)/.extra-bench ## the speed tables; on a quiet machine
+bench: $(VENV)/.extra-bench ## measures speed and draws a page of it; on a quiet machine
 	$(PY) -m benchmarks $(ARGS)
+
+gate: $(VENV)/.extra-test ## whether a few ratios to torch.nn are still within benchmarks/bounds.json
+	$(PY) -m benchmarks.gate $(ARGS)
 
 # --capture=sys: a report goes to the file descriptor that pytest would keep to itself
 sanitize: $(VENV)/.extra-test ## the tests marked `sanitize` under AddressSanitizer and UBSan, in a copy under build/sanitize

@@ -99,7 +99,14 @@ extension = CppExtension(
     extra_link_args=["-fopenmp"],
 )
 setup(
-    packages=["seq2seq_fast", "seq2seq_fast.functional", "seq2seq_fast.kernels", "seq2seq_fast.nn"],
+    packages=[
+        "seq2seq_fast",
+        *(
+            f"seq2seq_fast.{name}"
+            for name in ("benchmarks", "benchmarks.page", "benchmarks.peers", "functional", "kernels", "nn")
+        ),
+    ],
+    package_data={"seq2seq_fast.benchmarks": ["bounds.json", "page/page.html", "page/page.css"]},
     ext_modules=[extension],
     cmdclass={"build_ext": Build},
 )

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from seq2seq_fast import nn
 from seq2seq_fast.functional import scaled_dot_product_attention
 
-from . import report, timing
+from . import machine, timing
 
 # batch, heads, queries, keys, width
 SHAPES = ((32, 8, 20, 20, 32), (16, 8, 64, 64, 64), (8, 8, 128, 128, 64), (4, 8, 512, 512, 64))
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="default %(default)s")
     parser.add_argument("--seconds", type=float, default=0.4, help="for each case; default %(default)s")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+    processors = machine.confine(args.threads)
     rows = []
     for name, shape, theirs, ours, inputs in cases():
         if "dropout" not in name:
@@ -123,13 +123,13 @@ def main() -> None:
             row |= {f"{mode}, us": round(pairs.ours * 1e6), f"{mode}, torch/ours": round(pairs.ratio, 2)}
         rows.append(row)
         print(*row.values(), flush=True)
-    machine = report.machine(args.threads)
+    measured_on = machine.describe(args.threads, processors)
     table = tabulate(rows, headers="keys", tablefmt="github")
     print(table)
-    path = pathlib.Path(__file__).parent / "results" / f"attention-{report.name_of(machine)}"
-    path.with_suffix(".json").write_text(json.dumps({"machine": machine, "cases": rows}, indent=1) + "\n")
+    path = pathlib.Path(__file__).parent / "results" / f"attention-{machine.name_of(measured_on)}"
+    path.with_suffix(".json").write_text(json.dumps({"machine": measured_on, "cases": rows}, indent=1) + "\n")
     path.with_suffix(".md").write_text(
-        f"# Attention, {machine['processor']}, {machine['threads']} threads\n\n{table}\n"
+        f"# Attention, {measured_on['processor']}, {measured_on['threads']} threads\n\n{table}\n"
     )
 
 

@@ -1,9 +1,12 @@
 """The grid: what is measured, as data."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 CELLS = ("GRU", "RNN", "LSTM")
 MODES = ("inference", "training")
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
 
 
 @dataclass(frozen=True)
@@ -22,14 +25,32 @@ class Shape:
         label = f"T{self.T} B{self.B} I{self.I} H{self.H} L{self.L} D{self.D}"
         return f"{self.name}: {label}" if self.name else label
 
+    @classmethod
+    def parse(cls, label: str) -> "Shape":
+        """What `str` gives, back again; I is H, and L and D are 1, where the label leaves them out."""
+        name, _, sizes = label.rpartition(": ")
+        found = {letter: int(size) for letter, size in re.findall(r"([TBIHLD])([1-9]\d*)\b", sizes)}
+        if not {"T", "B", "H"} <= found.keys() or len(found) != len(sizes.split()):
+            raise ValueError(f"expected a shape such as 'T10 B32 I64 H128 L1 D1', got {label!r}")
+        return cls(**{"I": found["H"]} | found, name=name)
+
     def flops(self, cell: str, mode: str) -> int:
         """Multiply-adds that must be done, counted twice: the first step has no state yet to multiply with.
         A training step does three times the products of an inference."""
-        gates = {"GRU": 3, "LSTM": 4, "RNN": 1}[cell]
         per_row = sum(
             self.T * (self.I if layer == 0 else self.D * self.H) + (self.T - 1) * self.H for layer in range(self.L)
         )
-        return 2 * self.B * self.D * gates * self.H * per_row * (3 if mode == "training" else 1)
+        return 2 * self.B * self.D * GATES[cell] * self.H * per_row * (3 if mode == "training" else 1)
+
+    def bytes(self, cell: str, mode: str) -> int:
+        """What must be moved in float32: input, weights and output, in training their gradients too. A first step has
+        no state to read `weight_hh` for; its gradient is written all the same."""
+        ends = self.T * self.B * (self.I + self.D * self.H)
+        rows = self.D * GATES[cell] * self.H
+        weight_hh = rows * self.L * self.H
+        others = rows * (self.I + (self.L - 1) * self.D * self.H + 2 * self.L)
+        read = ends + others + (weight_hh if self.T > 1 else 0)
+        return 4 * (read + (ends + others + weight_hh if mode == "training" else 0))
 
     @property
     def saturates(self) -> bool:
@@ -78,8 +99,35 @@ GRID = (
     Shape(10, 128, 1024, 1024),
 )
 
+# one size at a time around a middle, for the curves of time against T, B and H
+MIDDLE = Shape(16, 16, 128, 128)
+SWEEPS = {
+    "T": tuple(replace(MIDDLE, T=T) for T in (1, 4, 16, 64, 256)),
+    "B": tuple(replace(MIDDLE, B=B) for B in (1, 4, 16, 64, 256)),
+    "H": tuple(replace(MIDDLE, I=H, H=H) for H in (8, 32, 128, 512, 1024)),
+}
 SHAPES = PROGRAMS + GRID
 QUICK = PROGRAMS + tuple(s for s in GRID if (s.H in (2, 64, 256) and s.T <= 100) or (s.H == 512 and s.B == 32))
+SETS = {
+    "programs": PROGRAMS,
+    "grid": GRID,
+    "sweep": tuple(dict.fromkeys(shape for sweep in SWEEPS.values() for shape in sweep)),
+    "quick": QUICK,
+}
 EMPTY_CALL = Shape(2, 1, 2, 2)
 # torch.compile unrolls the time loop and compiles each of these for 5 to 40 s: a handful
 COMPILED = (*(s for s in SHAPES if s.name in ("history", "squares", "decoding one word")), Shape(10, 8, 64, 64))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing that is measured."""
+
+    cell: str
+    mode: str
+    shape: Shape
+    dtype: str = "float32"
+    device: str = "cpu"
+
+    def __str__(self) -> str:
+        return f"{self.cell} {self.mode} {self.shape} {self.dtype} {self.device}"

@@ -52,9 +52,14 @@ class Autocast(torch.nn.Module):
             return self.layer(x)
 
 
+def drawn(cell: str, shape: cases.Shape) -> tuple[torch.nn.Module, torch.nn.Module, Tensor]:
+    case = cases.Case(cell, "training", shape)
+    return *peers.layers(case), peers.draw(case)
+
+
 def checked(theirs, ours, x: Tensor, seconds: float, mode: str, baseline=None) -> float | str:
     """The ratio of `baseline`, by default `theirs`, to `ours`; or what is wrong with ours, held against `theirs`."""
-    engine = getattr(peers, mode)
+    engine = peers.ENGINES[mode]
     exact = engine(copy.deepcopy(baseline or theirs).double(), x.double())()
     mistake = timing.wrong(engine(ours, x)(), engine(theirs, x)(), exact)
     if mistake:
@@ -64,11 +69,8 @@ def checked(theirs, ours, x: Tensor, seconds: float, mode: str, baseline=None) -
 
 def empty_call(seconds: float) -> dict:
     """A GRU of H 2 over two steps, one row: the cost of a call."""
-    theirs, ours = peers.layers("GRU", cases.EMPTY_CALL)
-    x = peers.draw(cases.EMPTY_CALL)
-    return {
-        m: vars(timing.pairs(getattr(peers, m)(theirs, x), getattr(peers, m)(ours, x), seconds)) for m in cases.MODES
-    }
+    theirs, ours, x = drawn("GRU", cases.EMPTY_CALL)
+    return {m: vars(timing.pairs(run(theirs, x), run(ours, x), seconds)) for m, run in peers.ENGINES.items()}
 
 
 def lengths(selected: list[str], seconds: float) -> list[dict]:
@@ -76,8 +78,7 @@ def lengths(selected: list[str], seconds: float) -> list[dict]:
     rows = []
     for cell in selected:
         for shape in VARIED:
-            theirs, ours = peers.layers(cell, shape)
-            x = peers.draw(shape)
+            theirs, ours, x = drawn(cell, shape)
             lengths = torch.randint(1, shape.T + 1, (shape.B,))
             packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
             forms = {
@@ -97,8 +98,7 @@ def bfloat16(selected: list[str], seconds: float) -> list[dict]:
     rows = []
     for cell in selected:
         for shape in HALVED:
-            theirs, ours = peers.layers(cell, shape)
-            x = peers.draw(shape)
+            theirs, ours, x = drawn(cell, shape)
             ratios = {m: checked(Autocast(theirs), Autocast(ours), x, seconds, m, baseline=ours) for m in cases.MODES}
             rows.append({"cell": cell, "shape": str(shape), **ratios})
     return rows

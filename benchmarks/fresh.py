@@ -19,6 +19,8 @@ from . import cases, peers
 ENGINES = ("torch.nn", "ours")
 SHAPES = (cases.Shape(50, 32, 256, 256), cases.Shape(50, 64, 128, 128, 2, 2), cases.Shape(20, 128, 1024, 1024))
 STEPS = 3
+# the folder that the module's name is found from
+SEARCHED = pathlib.Path(__file__).parents[__spec__.name.count(".")]
 RESET_PEAK = pathlib.Path("/proc/self/clear_refs")
 
 
@@ -28,8 +30,8 @@ def kilobytes(field: str) -> int:
 
 def step(engine: str, cell: str, shape: cases.Shape):
     """A training step of that engine, ready to be called."""
-    layer = peers.layers(cell, shape)[ENGINES.index(engine)]
-    return peers.training(layer, peers.draw(shape))
+    case = cases.Case(cell, "training", shape)
+    return peers.training(peers.layers(case)[ENGINES.index(engine)], peers.draw(case))
 
 
 def measure(engine: str, cell: str, shape: cases.Shape) -> dict:
@@ -67,9 +69,8 @@ def row(cell: str, shape: cases.Shape) -> dict:
 
 def in_a_process(engine: str, cell: str, shape: cases.Shape) -> dict:
     sizes = [shape.T, shape.B, shape.I, shape.H, shape.L, shape.D]
-    command = [sys.executable, "-m", "benchmarks.fresh", engine, cell, str(torch.get_num_threads()), *map(str, sizes)]
-    root = pathlib.Path(__file__).parent.parent
-    done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, check=True)
+    command = [sys.executable, "-m", __spec__.name, engine, cell, str(torch.get_num_threads()), *map(str, sizes)]
+    done = subprocess.run(command, cwd=SEARCHED, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
 
 

@@ -11,6 +11,9 @@ from torch import Tensor
 SAMPLE = 2e-3  # seconds a sample lasts at least
 MOST_PAIRS = 41
 FEWEST_PAIRS = 5
+NOISY = 1.2  # upper over lower quartile of a ratio
+
+synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,11 @@ class Pairs:
 
 
 def sample(run: Callable, repeats: int) -> float:
+    synchronize()
     begin = time.perf_counter()
     for _ in range(repeats):
         run()
+    synchronize()
     return (time.perf_counter() - begin) / repeats
 
 
@@ -57,6 +62,12 @@ def summary(times: list[tuple[float, float]]) -> Pairs:
 
 def error(results: list[Tensor], exact: list[Tensor]) -> list[float]:
     return [(r.double() - e).abs().max().item() for r, e in zip(results, exact, strict=True)]
+
+
+def relative(results: list[Tensor], exact: list[Tensor]) -> list[float]:
+    """The errors at the size of each result, or at 1 where that is less."""
+    scales = [max(1.0, e.abs().max().item()) for e in exact]
+    return [difference / scale for difference, scale in zip(error(results, exact), scales, strict=True)]
 
 
 def wrong(ours: list[Tensor], theirs: list[Tensor], exact: list[Tensor]) -> str | None:

@@ -1,7 +1,8 @@
-"""What seq2seq_fast has built, and what serves what on this machine."""
+"""What seq2seq_fast has built, and what serves what on this machine; `bench` measures it."""
 
 import argparse
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
@@ -55,10 +56,27 @@ def report() -> str:
     )
 
 
-def main() -> None:
-    argparse.ArgumentParser(prog="python -m seq2seq_fast", description=__doc__).parse_args()
+def bench(arguments: list[str]) -> int:
+    """The benchmarks, where what they need is installed."""
+    try:
+        from .benchmarks.__main__ import main
+    except ModuleNotFoundError as error:
+        print(f"bench needs {error.name}, which is not installed: pip install seq2seq_fast[bench]", file=sys.stderr)
+        return 1
+    return main(arguments, prog="python -m seq2seq_fast bench")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m seq2seq_fast", description=__doc__)
+    commands = parser.add_subparsers(title="commands", metavar="[bench ...]")
+    commands.add_parser("bench", help="measures the layers, or a model of yours, on this machine", add_help=False)
+    # its own options are the benchmarks' to parse
+    if sys.argv[1:2] == ["bench"]:
+        return bench(sys.argv[2:])
+    parser.parse_args()
     print(report())
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

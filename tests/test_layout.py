@@ -19,6 +19,7 @@ FLOORS = (
     {"accelerate"},
     {"explain"},
     {"__init__"},
+    {"benchmarks"},
     {"__main__"},
 )
 FLOOR = {module: floor for floor, modules in enumerate(FLOORS) for module in modules}
