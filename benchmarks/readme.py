@@ -1,6 +1,7 @@
-"""Puts the figures of the newest committed result into README.md: `python -m benchmarks.readme`."""
+"""Puts the figures of the newest committed results into README.md: `python -m benchmarks.readme`."""
 
 import argparse
+import json
 import pathlib
 import re
 import textwrap
@@ -17,11 +18,12 @@ WHICH = ("geomean", "worst")
 BEGIN, END = "<!-- figures: python -m benchmarks.readme -->", "<!-- end of figures -->"
 
 
-def newest() -> dict:
-    """The latest of the whole runs in results/."""
+def newest() -> tuple[dict, dict]:
+    """The latest of the whole runs in results/, and of those of attention."""
     names = [path for path in (HERE / "results").glob("*.json") if re.fullmatch(r".*-\d{4}-\d\d-\d\d", path.stem)]
-    results = [compare.read(path) for path in names if not path.stem.startswith("attention-")]
-    return max(results, key=lambda result: result["machine"]["date"])
+    attention = [json.loads(path.read_text()) for path in names if path.stem.startswith("attention-")]
+    layers = [compare.read(path) for path in names if not path.stem.startswith(("attention-", "gpu-"))]
+    return tuple(max(results, key=lambda result: result["machine"]["date"]) for results in (layers, attention))
 
 
 def figures(result: dict) -> str:
@@ -71,8 +73,26 @@ def programs(found: list[dict]) -> list[dict]:
     ]
 
 
-def updated(text: str, result: dict) -> str:
-    """README's text with the figures of the result.
+def attention_figures(result: dict) -> str:
+    """The ratios over the shapes, for each thing that people ask of attention."""
+    cases = {}
+    for row in result["cases"]:
+        cases.setdefault(row["case"], []).append(row)
+    rows = []
+    for case, found in cases.items():
+        ratios = [[row[f"{mode}, torch/ours"] for row in found] for mode in MODES]
+        rows.append([case, *(f"{number:.2f}x" for r in ratios for number in (summary.geomean(r), min(r)))])
+    machine = result["machine"]
+    opening = (
+        f"Attention, against torch's own way to the same, over sequences of 20 to 512 ({machine['processor']}, "
+        f"{machine['threads']} threads):"
+    )
+    headers = ["", *(title for mode in MODES for title in (mode, "worst"))]
+    return f"{textwrap.fill(opening, 128)}\n\n{tabulate(rows, headers, tablefmt='github', disable_numparse=True)}"
+
+
+def updated(text: str, result: dict, attention: dict) -> str:
+    """README's text with the figures of the results.
 
     Raises:
         ValueError: the marks are not there, once and in order.
@@ -81,9 +101,9 @@ def updated(text: str, result: dict) -> str:
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"README.md: expected the marks {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{figures(result)}\n{END}{after}"
+    return f"{before}{BEGIN}\n{figures(result)}\n\n{attention_figures(attention)}\n{END}{after}"
 
 
 if __name__ == "__main__":
     argparse.ArgumentParser(prog="python -m benchmarks.readme", description=__doc__).parse_args()
-    README.write_text(updated(README.read_text(), newest()))
+    README.write_text(updated(README.read_text(), *newest()))

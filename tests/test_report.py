@@ -232,12 +232,12 @@ def test_the_gate_has_a_bound_for_each_of_its_cases():
 
 def test_readme_has_the_figures_of_the_newest_result():
     text = readme.README.read_text()
-    assert text == readme.updated(text, readme.newest()), "run python -m benchmarks.readme"
+    assert text == readme.updated(text, *readme.newest()), "run python -m benchmarks.readme"
 
 
 def test_readme_without_its_marks_is_refused(result):
     with pytest.raises(ValueError, match="expected the marks"):
-        readme.updated("# seq2seq_fast\n", result)
+        readme.updated("# seq2seq_fast\n", result, {})
 
 
 def test_readme_names_every_peer_that_was_timed(result):

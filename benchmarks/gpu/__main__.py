@@ -35,7 +35,7 @@ def main() -> None:
         "date": datetime.datetime.now().isoformat(timespec="minutes"),
     }
     gpu = re.sub(r"[^a-z0-9]+", "-", machine["gpu"].lower()).strip("-")
-    path = pathlib.Path(__file__).parent.parent / "results" / f"{gpu}-{machine['date'][:10]}.json"
+    path = pathlib.Path(__file__).parent.parent / "results" / f"gpu-{gpu}-{machine['date'][:10]}.json"
     path.write_text(json.dumps({"machine": machine, "results": rows}, indent=1) + "\n")
     print(tabulate(rows, headers="keys", floatfmt=".2f", tablefmt="github"))
     print(path)
