@@ -42,7 +42,11 @@ def programs(found: list[dict]) -> list[dict]:
         | (
             {"ratio": f"WRONG: {t['wrong']}"}
             if "wrong" in t
-            else {"before us": t["baseline"] * 1e6, "after us": t["ours"] * 1e6, "ratio": f"{t['ratio']:.2f}x"}
+            else {
+                "before us": t["baseline"] * 1e6,
+                "after us": t["ours"] * 1e6,
+                "ratio": f"{t['ratio']:.2f}x{' noisy' if noisy(t) else ''}",
+            }
         )
         for p in found
         for mode, t in p["modes"].items()

@@ -29,6 +29,7 @@ def render(result: dict) -> str:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
+    environment.tests["noisy"] = summary.noisy
     environment.filters.update(seconds=seconds, ratio=ratio, strength=strength)
     return environment.get_template("page.html").render(
         m=result["machine"],
@@ -55,7 +56,7 @@ def render(result: dict) -> str:
         programs=result.get("programs", []),
         left_out=summary.left_out(result["cases"]),
         not_reached=result.get("not_reached", 0),
-        cases=[dict(case, noisy="torch_nn" in case and summary.noisy(case["torch_nn"])) for case in result["cases"]],
+        cases=result["cases"],
     )
 
 
@@ -118,7 +119,7 @@ def heat(cases: list[dict]) -> list[dict]:
     for peer, case, pairs in summary.timed(cases):
         cell, mode, dtype, device = summary.group(case)
         rows = maps.setdefault((peer, dtype, device), {})
-        rows.setdefault(case["shape"], {})[mode, cell] = pairs | {"noisy": summary.noisy(pairs)}
+        rows.setdefault(case["shape"], {})[mode, cell] = pairs
     return [
         {
             "peer": peer,
