@@ -105,7 +105,7 @@ def draw(logits: Tensor, uniform: Tensor, temperature: float, top_k: int, top_p:
     those the fewest likeliest that together have at least `top_p` of what was kept; of equal ones the lower tokens.
     """
     weights = torch.exp((logits - logits.amax(-1, keepdim=True)) / temperature)
-    ordered, order = weights.sort(-1, descending=True, stable=True)
+    ordered, order = weights.sort(dim=-1, descending=True, stable=True)
     if top_k:
         ordered[:, top_k:] = 0
     if top_p < 1:
@@ -207,7 +207,7 @@ def search(
             scores = torch.where(ended.view(-1, 1), stays, log_probs).view(rows, -1, vocabulary) + sums.unsqueeze(-1)
             lengths_t = torch.where(ended, length, t + 1)
             ranked = scores / penalty(lengths_t.to(scores.dtype), length_penalty).unsqueeze(-1)
-            best = ranked.flatten(1).sort(-1, descending=True, stable=True).indices[:, :beams]
+            best = ranked.flatten(1).sort(dim=-1, descending=True, stable=True).indices[:, :beams]
             parent, chosen = best // vocabulary, best % vocabulary
         slot = torch.arange(rows, device=start.device).unsqueeze(1) * ended.size(1) + parent
         ended, length, sums = (x.gather(1, parent) for x in (ended, length, sums))
