@@ -2,72 +2,14 @@
 // the cell's maths on what is still in the first-level cache. Its twin is backward.h.
 #pragma once
 
-#include "dots.h"
-#include "pack.h"
+#include "panels.h"
 #include "states.h"
-#include "tile.h"
 
 namespace {
 
 using seq2seq_fast::Arena;
 using seq2seq_fast::Plan;
 using seq2seq_fast::Team;
-
-// Where the units and gates of a cell lie in panels: a panel is `units` vectors of hidden units, each with all its
-// gates side by side.
-template <class E, template <class> class CellOf>
-struct Panels {
-  using A = Sum<E>;
-  using C = CellOf<Vec<A>>;
-  static constexpr int L = lanes<A>;
-  static constexpr int units = max_tile_vectors / C::gates;
-  static constexpr int vectors = units * C::gates;  // of a whole panel
-  static constexpr int width = vectors * L;
-
-  int64_t H;
-  int64_t unit_vectors() const { return (H + L - 1) / L; }
-  int64_t count() const { return (unit_vectors() + units - 1) / units; }
-  int units_in(int64_t p) const { return int(unit_vectors() - p * units < units ? unit_vectors() - p * units : units); }
-  int64_t size(int64_t K) const { return groups(K, Element<E>::group) * Element<E>::group * width; }
-
-  void pack(E* panels, const E* weight, int64_t K, int64_t from, int64_t to) const {
-    for (int64_t p = from; p < to; ++p) {
-      const int columns = units_in(p) * C::gates * L;
-      for (int u = 0; u < units_in(p); ++u)
-        for (int g = 0; g < C::gates; ++g) {
-          const int64_t j = (p * units + u) * L;
-          pack_transposed<E>(panels + p * size(K) + (u * C::gates + g) * L * Element<E>::group, columns,
-                             weight + (g * H + j) * K, K, H - j < L ? H - j : L, K);
-        }
-    }
-  }
-
-  // Rows of `out` = rows of `a` times panel p of the weight, plus its bias: from the packed panels, or where those are
-  // null from the weight itself.
-  void multiply(int64_t p, int64_t rows, const E* const* a, int64_t K, const E* panels, const E* weight, const A* bias,
-                A* out, int64_t ld_out) const {
-    constexpr int group = Element<E>::group;
-    const int vectors = units_in(p) * C::gates;
-    bias += p * width;
-    if (panels) {
-      for (int64_t m = 0; m < rows;) {
-        const int here = next_tile(rows - m, vectors);
-        tile_for<E>(here, vectors)(groups(K, group), a + m, 1, K % group, panels + p * size(K), vectors * L * group,
-                                   out + m * ld_out, ld_out, bias, false);
-        m += here;
-      }
-      return;
-    }
-    for (int v = 0; v < vectors; ++v) {
-      const int64_t j = (p * units + v / C::gates) * L, count = std::min<int64_t>(H - j, L);
-      const E* w = weight + (v % C::gates * H + j) * K;
-      for (int64_t m = 0; m < rows; m += dot_rows) {
-        const auto few = rows - m == 1 ? dots<E, 1> : rows - m == 2 ? dots<E, 2> : dots<E, dot_rows>;
-        few(K, a + m, w, K, count, out + m * ld_out + v * L, ld_out, bias + v * L);
-      }
-    }
-  }
-};
 
 // Whether the weights meet enough rows: 28 make up for packing at H = 64, 40 at 256, 88 at 1024, on 2 cores of Zen 4.
 inline bool worth_packing(const Layer& layer) {
@@ -166,8 +108,10 @@ struct Forward {
   int64_t end(int64_t s) const { return std::max(row_begin, std::min(row_end, steps.active(s))); }
 
   void pack(int64_t from, int64_t to) {
-    if (memory.weight_ih) panels.pack(memory.weight_ih, (const E*)direction.weight_ih, layer.input_size, from, to);
-    if (memory.weight_hh) panels.pack(memory.weight_hh, (const E*)direction.weight_hh, layer.hidden_size, from, to);
+    if (memory.weight_ih)
+      panels.pack(memory.weight_ih, (const E*)direction.weight_ih, layer.input_size, layer.input_size, from, to);
+    if (memory.weight_hh)
+      panels.pack(memory.weight_hh, (const E*)direction.weight_hh, layer.hidden_size, layer.hidden_size, from, to);
     const E *ih = (const E*)direction.bias_ih, *hh = (const E*)direction.bias_hh;
     for (int64_t p = from; p < to; ++p)
       for (int u = 0; u < panels.units_in(p); ++u)
@@ -192,7 +136,7 @@ struct Forward {
     }
     for (int64_t p = panel_begin; p < panel_end; ++p)
       panels.multiply(p, rows, input_rows, layer.input_size, memory.weight_ih, (const E*)direction.weight_ih,
-                      memory.bias_x, gates_x + (p - panel_begin) * P::width, columns);
+                      layer.input_size, memory.bias_x, gates_x + (p - panel_begin) * P::width, columns);
     return s;
   }
 
@@ -216,7 +160,7 @@ struct Forward {
           for (int m = 0; m < here; ++m)
             __builtin_memcpy(product + m * P::width, memory.bias_h + p * P::width, sizeof(A) * P::width);
         } else {
-          panels.multiply(p, here, h, H, memory.weight_hh, (const E*)direction.weight_hh, memory.bias_h, product,
+          panels.multiply(p, here, h, H, memory.weight_hh, (const E*)direction.weight_hh, H, memory.bias_h, product,
                           P::width);
         }
         for (int m = 0; m < here; ++m) {
