@@ -248,8 +248,7 @@ def test_two_threads_find_what_one_finds(rows, beams):
             found.append(OPS.search(*case.arguments(), *case.choice(30, beams=beams)))
     finally:
         torch.set_num_threads(threads)
-    for name, one, two in zip(NAMES, *found, strict=True):
-        assert torch.equal(one, two), name
+    assert_equal(*found)
 
 
 def test_opcheck():
