@@ -109,9 +109,9 @@ def draw(logits: Tensor, uniform: Tensor, temperature: float, top_k: int, top_p:
     if top_k:
         ordered[:, top_k:] = 0
     if top_p < 1:
-        before = ordered.cumsum(-1) - ordered
-        # the likeliest stays, even at top_p = 0
-        ordered[:, 1:].masked_fill_(before[:, 1:] >= top_p * ordered.sum(-1, keepdim=True), 0)
+        before, all = ordered.cumsum(-1)[:, :-1], ordered.sum(-1, keepdim=True)
+        # the likeliest stays in any case
+        ordered[:, 1:].masked_fill_(before >= top_p * all, 0)
     kept = torch.zeros_like(weights).scatter_(-1, order, ordered)
     sums = kept.cumsum(-1)
     reached = (sums > uniform.to(sums.dtype).unsqueeze(-1) * sums[:, -1:]) & (kept > 0)

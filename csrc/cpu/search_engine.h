@@ -11,15 +11,16 @@ struct SearchPlan {
 
   explicit SearchPlan(const Search& search, int64_t features) {
     const int64_t H = search.hidden_size, hypotheses = search.rows * search.beams;
+    const int64_t inputs = search.input_size + H + (search.layers - 1) * 2 * H;
     const int64_t step =
-        hypotheses * (seq2seq_fast::gates_of(search.cell) * H * (search.input_size + H + (search.layers - 1) * 2 * H) +
-                      features * search.output_size);
+        hypotheses * (seq2seq_fast::gates_of(search.cell) * H * inputs + features * search.output_size);
+    const int64_t barriers = search.layers + 5;  // of a step: attention has two, the choice too
     groups = threads = 1;
-    // as plan_for has it: below, a fork and join or a barrier costs more than it saves
+    // the figures are those of plan_for
     if (search.threads == 1 || step * search.steps < 400'000) return;
-    if (search.rows >= 8 * search.threads) {
+    if (search.rows >= 4 * search.threads && hypotheses >= 8 * search.threads) {
       groups = search.threads;
-    } else if (step >= 40'000 && H >= 16 * search.threads) {
+    } else if (step >= 20'000 * barriers && H >= 16 * search.threads) {
       threads = search.threads;
     }
   }

@@ -12,7 +12,7 @@ struct Running {
   int64_t row, from, token;
 };
 
-// The attention of one row; search_loop fills in whose.
+// The attention of a row, without the pointers of any.
 template <class A, template <class> class CellOf>
 Attention attention_of(const DecoderWeights<A, CellOf>& weights) {
   const auto& memory = weights.search.memory;

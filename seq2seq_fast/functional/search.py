@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import search_ops  # noqa: F401  (defines the operators)
 from .recurrent import why_not_fused
-from .search_inputs import Decoder, Memory, decoder_arguments, first_tokens
+from .search_inputs import Decoder, Memory, decoder_arguments, embedding_width, first_tokens
 
 FUSED_DTYPES = (torch.float32, torch.float64)
 
@@ -236,16 +236,15 @@ def _search(
     vocabulary = decoder.weight_out.size(0)
     if eos is not None and not 0 <= eos < vocabulary:
         raise ValueError(f"eos: expected a token from 0 to {vocabulary - 1}, or None, got {eos}")
-    width = 0 if decoder.embedding is None else decoder.embedding.size(-1)
-    arguments = decoder_arguments(decoder, hx, context, memory, width)
+    arguments = decoder_arguments(decoder, hx, context, memory, embedding_width(decoder))
     h_0 = arguments[1]
-    token = first_tokens(start, decoder, h_0)
+    tokens = first_tokens(start, decoder.embedding, h_0)
     uniforms = None
     if draws:
         shape = (max_steps, h_0.size(1))
         uniforms = torch.rand(shape, generator=generator, dtype=torch.float64, device=h_0.device)
     results = _operator("search", h_0)(
-        token,
+        tokens,
         decoder.embedding,
         *arguments,
         max_steps,

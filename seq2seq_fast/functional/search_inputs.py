@@ -145,13 +145,18 @@ def decoder_arguments(
     )
 
 
-def first_tokens(start: int | Tensor, decoder: Decoder, h_0: Tensor) -> Tensor:
-    """`start` as (B) int64, each a row of the embedding."""
+def embedding_width(decoder: Decoder) -> int:
+    """E of a decoder of tokens."""
     embedding, vocabulary = decoder.embedding, decoder.weight_out.size(0)
     if embedding is None:
         raise ValueError("embedding: expected (V, E) for a search over tokens, got None; `feedback` takes vectors")
     if embedding.dim() != 2 or embedding.size(0) < vocabulary:
-        raise RuntimeError(f"embedding: expected at least the {vocabulary} rows of V, got {tuple(embedding.shape)}")
+        raise RuntimeError(f"embedding: expected (at least {vocabulary}, E), got {tuple(embedding.shape)}")
+    return embedding.size(1)
+
+
+def first_tokens(start: int | Tensor, embedding: Tensor, h_0: Tensor) -> Tensor:
+    """`start` as (B) int64, each a row of the embedding."""
     if embedding.dtype != h_0.dtype or embedding.device != h_0.device:
         raise RuntimeError(
             f"embedding: expected {h_0.dtype} on {h_0.device} like h_0, got {embedding.dtype} on {embedding.device}"
