@@ -6,18 +6,12 @@
 #include <cmath>
 
 #include "attention.h"
+#include "names.h"
 #include "schemas.h"
 #include "tensors.h"
 
 namespace seq2seq_fast {
 namespace {
-
-EmptyRows empty_rows_named(std::string_view name) {
-  if (name == "zeros") return EmptyRows::zeros;
-  if (name == "nan") return EmptyRows::nan;
-  TORCH_CHECK_VALUE(name == "uniform", "empty_rows: expected zeros, nan or uniform, got ", name);
-  return EmptyRows::uniform;
-}
 
 // What attention reads: the operator's arguments, checked. The additive score comes as one head.
 struct Arguments {

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "cpu/team.h"
+#include "names.h"
 #include "recurrence.h"
 #include "schemas.h"
 #include "tensors.h"
@@ -16,14 +17,6 @@ namespace seq2seq_fast {
 namespace {
 
 using Offsets = c10::SmallVector<int64_t, 64>;
-
-Cell cell_named(std::string_view name) {
-  if (name == "gru") return Cell::gru;
-  if (name == "lstm") return Cell::lstm;
-  if (name == "rnn_tanh") return Cell::rnn_tanh;
-  TORCH_CHECK_VALUE(name == "rnn_relu", "cell: expected gru, lstm, rnn_tanh or rnn_relu, got ", name);
-  return Cell::rnn_relu;
-}
 
 // seq2seq_fast/ops.py has the same table
 int64_t slots_of(Cell cell) { return cell == Cell::gru ? 5 : cell == Cell::lstm ? 6 : 1; }

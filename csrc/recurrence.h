@@ -69,8 +69,9 @@ struct Layer {
 };
 
 struct Attention;  // attention.h
+struct Search;     // search.h
 
-// One engine for each instruction set. Each function runs a whole layer and returns when it is done.
+// One engine for each instruction set. Each function runs the whole of it and returns when it is done.
 struct Engine {
   const char* name;
   bool bfloat16;
@@ -78,6 +79,7 @@ struct Engine {
   void (*backward)(const Layer&);
   void (*attention_forward)(const Attention&);
   void (*attention_backward)(const Attention&);
+  void (*search)(const Search&);
   double (*peak)(int threads);  // GFLOP/s of float32 multiply-adds from registers
 };
 

@@ -12,8 +12,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = (
     {"_build", "_C"},
     {"_native", "reference", "reference_attention", "kernels"},
+    {"reference_search"},
     {"ops"},
-    {"attention_ops"},
+    {"attention_ops", "search_ops"},
     {"functional"},
     {"nn"},
     {"accelerate"},
@@ -107,8 +108,9 @@ def test_includes_run_one_way(path):
     allowed = {
         "recurrence.h": (),
         "attention.h": ("recurrence.h",),
+        "search.h": ("recurrence.h", "attention.h"),
         "cells": ("cells/",),
-        "cpu": ("cells/", "cpu/", "recurrence.h", "attention.h"),
+        "cpu": ("cells/", "cpu/", "recurrence.h", "attention.h", "search.h"),
     }
     ours = [name for name in includes(path) if (ROOT / "csrc" / name).is_file()]
     if folder in allowed:
@@ -119,7 +121,7 @@ def test_includes_run_one_way(path):
 def test_only_the_edge_knows_torch(path):
     """The files right under csrc have tensors in them; the cells and the loop build without torch or Python."""
     place = path.relative_to(ROOT / "csrc")
-    if len(place.parts) == 1 and place.name not in ("recurrence.h", "attention.h"):
+    if len(place.parts) == 1 and place.name not in ("recurrence.h", "attention.h", "search.h"):
         return
     assert [n for n in includes(path) if re.match(r"(ATen|c10|torch)/|Python\.h", n)] == []
 

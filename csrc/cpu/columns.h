@@ -40,8 +40,8 @@ void pack_as_columns(E* columns, int64_t rows, int64_t K, RowAt row) {
 // out[m][n] = (row m of the columns) . w[n] + init[n] for the `count` rows of w that are there, at most one vector; the
 // others give init.
 template <class E>
-void multiply_columns(int64_t K, const E* columns, int64_t rows, const E* w, int64_t count, Sum<E>* out, int64_t ld_out,
-                      const Sum<E>* init) {
+void multiply_columns(int64_t K, const E* columns, int64_t rows, const E* w, int64_t ld, int64_t count, Sum<E>* out,
+                      int64_t ld_out, const Sum<E>* init) {
   using A = Sum<E>;
   constexpr int L = lanes<A>;
   constexpr int group = Element<E>::group;
@@ -52,7 +52,7 @@ void multiply_columns(int64_t K, const E* columns, int64_t rows, const E* w, int
     for (int64_t n = 0; n < count;) {
       const int here = next_tile(count - n, vectors);
       const E* row[max_tile_rows];
-      for (int r = 0; r < here; ++r) row[r] = w + (n + r) * K;
+      for (int r = 0; r < here; ++r) row[r] = w + (n + r) * ld;
       tile_for<E>(here, vectors)(groups(K, group), row, 1, K % group, columns + v * L * whole_groups<E>(K),
                                  vectors * L * group, sums + n * vectors * L, vectors * L, nullptr, false);
       n += here;

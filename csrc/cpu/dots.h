@@ -83,4 +83,20 @@ void dots(int64_t K, const E* const* a, const E* w, int64_t w_stride, int64_t co
   }
 }
 
+// Rows that meet a weight by dots alone.
+template <class E>
+struct Dotted {
+  const E* const* rows;
+  int64_t count;
+
+  // out[m][n] = row m . w[n] + init[n] for the first `there` rows of w, at most one vector; the others give init.
+  void multiply(int64_t K, const E* w, int64_t ld, int64_t there, Sum<E>* out, int64_t ld_out,
+                const Sum<E>* init) const {
+    for (int64_t m = 0; m < count; m += dot_rows) {
+      const auto few = count - m == 1 ? dots<E, 1> : count - m == 2 ? dots<E, 2> : dots<E, dot_rows>;
+      few(K, rows + m, w, ld, there, out + m * ld_out, ld_out, init);
+    }
+  }
+};
+
 }  // namespace

@@ -152,6 +152,7 @@ void backward(const Layer& layer) {
 }  // namespace
 
 #include "attention_engine.h"
+#include "search_engine.h"
 
 namespace {
 
@@ -184,5 +185,6 @@ static constexpr bool has_bfloat16 = true;
 static constexpr bool has_bfloat16 = false;
 #endif
 extern const Engine SF_ENGINE;
-const Engine SF_ENGINE = {SF_NAME, has_bfloat16, forward, backward, attention_forward, attention_backward, peak};
+const Engine SF_ENGINE = {SF_NAME,           has_bfloat16,       forward, backward,
+                          attention_forward, attention_backward, search,  peak};
 }  // namespace seq2seq_fast

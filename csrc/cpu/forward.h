@@ -2,9 +2,8 @@
 // the cell's maths on what is still in the first-level cache. Its twin is backward.h.
 #pragma once
 
-#include "pack.h"
+#include "panels.h"
 #include "states.h"
-#include "tile.h"
 #include "unpacked.h"
 
 namespace {
@@ -12,60 +11,6 @@ namespace {
 using seq2seq_fast::Arena;
 using seq2seq_fast::Plan;
 using seq2seq_fast::Team;
-
-// Where the units and gates of a cell lie in panels: a panel is `units` vectors of hidden units, each with all its
-// gates side by side.
-template <class E, template <class> class CellOf>
-struct Panels {
-  using A = Sum<E>;
-  using C = CellOf<Vec<A>>;
-  static constexpr int L = lanes<A>;
-  static constexpr int units = max_tile_vectors / C::gates;
-  static constexpr int vectors = units * C::gates;  // of a whole panel
-  static constexpr int width = vectors * L;
-
-  int64_t H;
-  int64_t unit_vectors() const { return (H + L - 1) / L; }
-  int64_t count() const { return (unit_vectors() + units - 1) / units; }
-  int units_in(int64_t p) const { return int(unit_vectors() - p * units < units ? unit_vectors() - p * units : units); }
-  int64_t size(int64_t K) const { return groups(K, Element<E>::group) * Element<E>::group * width; }
-
-  void pack(E* panels, const E* weight, int64_t K, int64_t from, int64_t to) const {
-    for (int64_t p = from; p < to; ++p) {
-      const int columns = units_in(p) * C::gates * L;
-      for (int u = 0; u < units_in(p); ++u)
-        for (int g = 0; g < C::gates; ++g) {
-          const int64_t j = (p * units + u) * L;
-          pack_transposed<E>(
-              panels + p * size(K) + (u * C::gates + g) * L * Element<E>::group, columns,
-              [&](int n) { return weight + (g * H + j + n) * K; }, H - j < L ? H - j : L, K);
-        }
-    }
-  }
-
-  // Rows of `out` = rows of `a` times panel p of the packed weight, plus its bias.
-  void multiply(int64_t p, int64_t rows, const E* const* a, int64_t K, const E* panels, const A* bias, A* out,
-                int64_t ld_out) const {
-    constexpr int group = Element<E>::group;
-    const int vectors = units_in(p) * C::gates;
-    for (int64_t m = 0; m < rows;) {
-      const int here = next_tile(rows - m, vectors);
-      tile_for<E>(here, vectors)(groups(K, group), a + m, 1, K % group, panels + p * size(K), vectors * L * group,
-                                 out + m * ld_out, ld_out, bias + p * width, false);
-      m += here;
-    }
-  }
-
-  // The same from the weight as it lies.
-  void multiply_unpacked(int64_t p, const Unpacked<E>& a, int64_t K, const E* weight, const A* bias, A* out,
-                         int64_t ld_out) const {
-    for (int v = 0; v < units_in(p) * C::gates; ++v) {
-      const int64_t j = (p * units + v / C::gates) * L;
-      a.multiply(K, weight + (v % C::gates * H + j) * K, std::min<int64_t>(H - j, L), out + v * L, ld_out,
-                 bias + p * width + v * L);
-    }
-  }
-};
 
 // Whether the weights meet enough rows to be packed. `at_once` rows meet them at a step: those that dots serve cost 40 %
 // more than packed, those in columns 6 %, and packing costs as much as 10 rows at H = 64, 16 at 256, 40 at 1024 (Zen 4).
@@ -182,8 +127,10 @@ struct Forward {
   int64_t end(int64_t s) const { return std::max(row_begin, std::min(row_end, steps.active(s))); }
 
   void pack(int64_t from, int64_t to) {
-    if (memory.weight_ih) panels.pack(memory.weight_ih, (const E*)direction.weight_ih, layer.input_size, from, to);
-    if (memory.weight_hh) panels.pack(memory.weight_hh, (const E*)direction.weight_hh, layer.hidden_size, from, to);
+    if (memory.weight_ih)
+      panels.pack(memory.weight_ih, (const E*)direction.weight_ih, layer.input_size, layer.input_size, from, to);
+    if (memory.weight_hh)
+      panels.pack(memory.weight_hh, (const E*)direction.weight_hh, layer.hidden_size, layer.hidden_size, from, to);
     const E *ih = (const E*)direction.bias_ih, *hh = (const E*)direction.bias_hh;
     for (int64_t p = from; p < to; ++p)
       for (int u = 0; u < panels.units_in(p); ++u)
@@ -213,7 +160,8 @@ struct Forward {
       if (packed) {
         panels.multiply(p, rows, input_rows, layer.input_size, memory.weight_ih, memory.bias_x, out, columns);
       } else {
-        panels.multiply_unpacked(p, a, layer.input_size, (const E*)direction.weight_ih, memory.bias_x, out, columns);
+        panels.multiply_unpacked(p, a, layer.input_size, (const E*)direction.weight_ih, layer.input_size, memory.bias_x,
+                                 out, columns);
       }
     }
     return s;
@@ -232,7 +180,8 @@ struct Forward {
     const Unpacked<E> a(state_rows, unpacked ? rows_end - row_begin : 0, H, few_columns);
     for (int64_t p = panel_begin; p < panel_end; ++p) {
       const int units = panels.units_in(p), vectors = units * C::gates;
-      if (unpacked) panels.multiply_unpacked(p, a, H, (const E*)direction.weight_hh, memory.bias_h, gates_h, P::width);
+      if (unpacked)
+        panels.multiply_unpacked(p, a, H, (const E*)direction.weight_hh, H, memory.bias_h, gates_h, P::width);
       for (int64_t i = row_begin; i < rows_end;) {
         const int here = next_tile(rows_end - i, vectors);
         alignas(64) A own[max_tile_rows * P::width];

@@ -9,12 +9,14 @@
 #include <cstdint>
 #include <cstdlib>
 #include <type_traits>
+#include <vector>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 #include "../attention.h"
 #include "../recurrence.h"
+#include "../search.h"
 #include "arena.h"
 #include "plan.h"
 #include "team.h"

@@ -16,23 +16,20 @@ struct Unpacked {
   // How many of `count` rows are packed as columns.
   static int64_t as_columns(int64_t count) { return count % L > most_dotted ? count : count / L * L; }
 
-  const E* const* rows;
-  int64_t count, in_columns;
+  int64_t in_columns;
   E* columns;
+  Dotted<E> left;
 
   // columns: memory for columns_size(count, K) elements.
   Unpacked(const E* const* rows, int64_t count, int64_t K, E* columns)
-      : rows(rows), count(count), in_columns(as_columns(count)), columns(columns) {
+      : in_columns(as_columns(count)), columns(columns), left{rows + in_columns, count - in_columns} {
     pack_as_columns<E>(columns, in_columns, K, [&](int64_t m) { return rows[m]; });
   }
 
-  // out[m][n] = row m . w[n] + init[n] for the first `there` <= L rows of w, K long; the others give init.
-  void multiply(int64_t K, const E* w, int64_t there, A* out, int64_t ld_out, const A* init) const {
-    multiply_columns<E>(K, columns, in_columns, w, there, out, ld_out, init);
-    for (int64_t m = in_columns; m < count; m += dot_rows) {
-      const auto few = count - m == 1 ? dots<E, 1> : count - m == 2 ? dots<E, 2> : dots<E, dot_rows>;
-      few(K, rows + m, w, K, there, out + m * ld_out, ld_out, init);
-    }
+  // As Dotted.
+  void multiply(int64_t K, const E* w, int64_t ld, int64_t there, A* out, int64_t ld_out, const A* init) const {
+    multiply_columns<E>(K, columns, in_columns, w, ld, there, out, ld_out, init);
+    left.multiply(K, w, ld, there, out + in_columns * ld_out, ld_out, init);
   }
 };
 
