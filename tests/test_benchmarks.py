@@ -90,7 +90,7 @@ def test_a_peer_that_fails_or_differs_is_left_out():
 @pytest.mark.skipif(not fresh.RESET_PEAK.exists(), reason="memory is counted by Linux")
 def test_memory_of_a_step_holds_what_it_gives():
     shape = cases.Shape(100, 64, 64, 128)
-    measured = fresh.measure("ours", "GRU", shape)
+    measured = fresh.in_a_process("ours", "GRU", shape)
     assert measured["first_call"] > 0
     assert measured["bytes"] > 4 * shape.T * shape.B * (shape.H + shape.I)
 
