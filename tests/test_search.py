@@ -239,7 +239,7 @@ def test_feedback(cell, score):
 @pytest.mark.parametrize("rows", (1, 5, 40))
 @pytest.mark.parametrize("beams", (1, 5))
 def test_two_threads_find_what_one_finds(rows, beams):
-    case = Case("gru", layers=2, hidden=96, rows=rows, vocabulary=50, score="dot", ragged=True)
+    case = Case("gru", layers=2, hidden=160, rows=rows, vocabulary=50, score="dot", ragged=True)
     found = []
     threads = torch.get_num_threads()
     try:

@@ -16,12 +16,6 @@ struct Hypothesis {
   int32_t slot;   // of the K, where it was a step ago
   int32_t place;  // of its state among those that run; -1 where it had ended
   bool ended;
-
-  // Whether this one stays where only one can. Of one slot's continuations none has the token of another.
-  bool before(const Hypothesis& other) const {
-    if (score != other.score) return score > other.score;
-    return slot != other.slot ? slot < other.slot : token < other.token;
-  }
 };
 
 // How a hypothesis came to be: by this token, from this slot, whose state was at this place; -1: it had ended before.
@@ -138,14 +132,13 @@ struct Hypotheses {
     const A divisor = penalty(t + 1);
     const int64_t K = search.beams;
     int64_t found = 0;
-    // Whether there was a place for it.
+    // They come by slot and by falling score, so that of equal ones the first stays.
     const auto keep = [&](const Hypothesis<A>& candidate) {
-      if (found == K && !candidate.before(scratch.best[K - 1])) return false;
+      if (found == K && !(candidate.score > scratch.best[K - 1].score)) return;
       int64_t place = found < K ? found++ : K - 1;
-      for (; place > 0 && candidate.before(scratch.best[place - 1]); --place)
+      for (; place > 0 && candidate.score > scratch.best[place - 1].score; --place)
         scratch.best[place] = scratch.best[place - 1];
       scratch.best[place] = candidate;
-      return true;
     };
     for (int64_t k = 0; k < count(row); ++k) {
       const Hypothesis<A>& now = of(row)[k];
