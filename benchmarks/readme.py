@@ -18,11 +18,18 @@ WHICH = ("geomean", "worst")
 BEGIN, END = "<!-- figures: python -m benchmarks.readme -->", "<!-- end of figures -->"
 
 
+def kept(*prefixes: str) -> list[pathlib.Path]:
+    """The results in results/, by machine and day: of whole runs, or those whose names have a prefix (attention-)."""
+    names = sorted((HERE / "results").glob("*.json"))
+    dated = [path for path in names if re.fullmatch(r".*-\d{4}-\d\d-\d\d", path.stem)]
+    if prefixes:
+        return [path for path in dated if path.stem.startswith(prefixes)]
+    return [path for path in dated if not path.stem.startswith(("attention-", "gpu-"))]
+
+
 def newest() -> tuple[dict, dict]:
     """The latest of the whole runs in results/, and of those of attention."""
-    names = [path for path in (HERE / "results").glob("*.json") if re.fullmatch(r".*-\d{4}-\d\d-\d\d", path.stem)]
-    attention = [json.loads(path.read_text()) for path in names if path.stem.startswith("attention-")]
-    layers = [compare.read(path) for path in names if not path.stem.startswith(("attention-", "gpu-"))]
+    layers, attention = map(compare.read, kept()), (json.loads(path.read_text()) for path in kept("attention-"))
     return tuple(max(results, key=lambda result: result["machine"]["date"]) for results in (layers, attention))
 
 

@@ -18,7 +18,6 @@ import made_up_result
 
 from benchmarks import cases, compare, gate, markdown, page, readme, summary
 
-RESULTS = Path(readme.HERE, "results")
 SECTIONS = {
     "wrong": (), "summary": (), "programs": ("programs",), "heat": (), "curves": ("sweep",), "roofline": (),
     "correctness": (), "memory": (), "beside": ("empty_call", "lengths", "bfloat16"), "machine": (),
@@ -113,7 +112,7 @@ def test_the_markdown_says_the_same(result):
     assert "| ONNX Runtime | GRU    | inference |" in text
 
 
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", readme.kept(), ids=lambda path: path.stem)
 def test_every_kept_result_can_be_drawn(path):
     assert Parsed(page.render(compare.read(path))).opened.count("section") >= 3
 
