@@ -4,11 +4,10 @@
 // of the weights, biases and input from d_gates. All pointers are to device memory, allocated and kept by the caller.
 #pragma once
 
-#include <cstdint>
+#include "../recurrence.h"
 
 namespace seq2seq_fast {
 
-enum class LoopCell : int32_t { gru, lstm, rnn_tanh, rnn_relu };
 enum class LoopDtype : int32_t { float32, bfloat16, float16 };
 
 // How the blocks that share a state exchange it.
@@ -59,7 +58,7 @@ struct LoopDirection {
 // Rows that do not run at a step are neither read nor written: whoever has padding fills output, and d_gates, with
 // zeros beforehand. h_n, c_n, d_h_0 and d_c_0 are written for every row of the batch.
 struct Loop {
-  LoopCell cell;
+  Cell cell;
   LoopDtype dtype;  // sums and the state are float
   int32_t tf32;  // float32 only. 1: factors rounded to TF32; 0: three products of TF32, near float32
   int32_t directions;  // 1 or 2, side by side in one launch

@@ -1,0 +1,50 @@
+// The kernel: all steps of a layer in one launch, weight_hh on the chip from the first to the last.
+#pragma once
+
+#include "number.h"
+
+#include "../cells/gru.h"
+#include "../cells/lstm.h"
+#include "../cells/rnn.h"
+#include "backward.h"
+#include "forward.h"
+
+namespace seq2seq_fast {
+
+template <class E, class Pass, class Exchange>
+__global__ void __launch_bounds__(threads, 1) persistent_kernel(const __grid_constant__ Loop loop,
+                                                                const __grid_constant__ Plan plan) {
+  const Group group{loop, plan};
+  const StateLayout<E> layout{Pass::slots, plan.chunks};
+  Exchange exchange{group, layout};
+  Product<E, Pass::columns> product{plan, layout, loop.tf32 != 0};
+  const Partials<Pass::columns> partials{plan};
+  Pass pass{group};
+
+  exchange.start();
+  product.load([&](auto... at) { return pass.weight(at...); });
+  exchange.publish(pass.start(exchange));
+  int turn = 0;
+  for (int64_t s = 0; s < Pass::turns(loop.steps); ++s) {
+    const int rows = pass.advance(s);
+    for (int row = 0; row < rows; row += plan.rows_a_turn) {
+      // on their way while the state is not there yet
+      pass.load(row);
+      if (row == 0) exchange.await(product.begin, product.end);
+      const bool two = plan.rows_a_turn > tile_rows && rows - row > tile_rows;
+      typename Product<E, Pass::columns>::Sums sums;
+      product.multiply([&](int64_t at) { return exchange.read(at); }, row / tile_rows, two, sums);
+      partials.write(turn, product.warp, product.lane, two, sums);
+      __syncthreads();
+      pass.compute(row, turn, partials, exchange);
+      turn ^= 1;
+      // what only the caller reads need not be there before the others go on
+      if (row + plan.rows_a_turn >= rows) exchange.publish(rows);
+      pass.store(row);
+    }
+  }
+  exchange.finish();
+  pass.finish();
+}
+
+}  // namespace seq2seq_fast

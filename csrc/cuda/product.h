@@ -1,0 +1,143 @@
+// The product of the state with this block's part of weight_hh, which stays on the chip for all steps.
+#pragma once
+
+#include "elements.h"
+#include "group.h"
+
+namespace seq2seq_fast {
+
+// Where element (row, slot, unit) of a state lies, in bytes: chunks in the order in which the lanes of a warp take them.
+template <class E>
+struct StateLayout {
+  int slots, chunks;
+
+  __device__ int64_t chunk_at(int row_tile, int c) const { return (int64_t(row_tile) * chunks + c) * 2 * fragment_bytes; }
+  __device__ int64_t at(int row, int slot, int unit) const {
+    const int in_tile = row % tile_rows, in_chunk = unit % chunk<E>;
+    return chunk_at(row / tile_rows, unit / chunk<E> * slots + slot) + in_tile / 8 * fragment_bytes +
+           (in_tile % 8 * 4 + in_chunk / granule<E>)*granule_bytes + in_chunk % granule<E> * int(sizeof(E));
+  }
+};
+
+// What one warp holds: for its tile of units and its part of the sum, `columns` fragments of 8 columns a chunk.
+template <class E, int columns>
+struct Product {
+  static constexpr int in_registers = resident_fragments / columns;
+  static constexpr int ahead = 2;  // chunks of the state on their way
+  using Sums = float[2][columns][4];
+
+  const Plan& plan;
+  StateLayout<E> layout;
+  bool tf32;
+  int lane = int(threadIdx.x) % 32;
+  int warp = int(threadIdx.x) / 32;
+  int unit_tile = warp % plan.unit_tiles;
+  int part = warp / plan.unit_tiles;
+  int begin = part * plan.part_chunks;
+  int end = begin + plan.part_chunks < plan.chunks ? begin + plan.part_chunks : plan.chunks;
+  uint4 resident[in_registers][columns];
+  uint4* extra = (uint4*)shared_memory() + int64_t(warp) * plan.extra * columns * 32 + lane;
+
+  // weight(column, slot, unit of the sum, unit of the block) is an element.
+  template <class Weight>
+  __device__ void load(Weight weight) {
+    const auto fragment = [&](int c, int column) {
+      union {
+        uint4 all;
+        E each[granule<E>];
+      } values;
+      for (int k = 0; k < granule<E>; ++k)
+        values.each[k] = weight(column, c % layout.slots, c / layout.slots * chunk<E> + lane % 4 * granule<E> + k,
+                                unit_tile * tile_units + lane / 4);
+      return values.all;
+    };
+#pragma unroll
+    for (int i = 0; i < in_registers; ++i)
+#pragma unroll
+      for (int column = 0; column < columns; ++column)
+        resident[i][column] = begin + i < end ? fragment(begin + i, column) : uint4{0, 0, 0, 0};
+    for (int i = 0; begin + in_registers + i < end; ++i)
+      for (int column = 0; column < columns; ++column)
+        extra[(i * columns + column) * 32] = fragment(begin + in_registers + i, column);
+  }
+
+  // Of 16 rows, or with `two` of 32. read(bytes) is a granule of the state.
+  template <class Read>
+  __device__ void multiply(Read read, int row_tile, bool two, Sums& sums) const {
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int column = 0; column < columns; ++column)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sums[m][column][e] = 0;
+    const auto rows = [&](int m, int half, int c) {
+      return read(layout.chunk_at(row_tile + m, c) + half * fragment_bytes + lane * granule_bytes);
+    };
+#pragma unroll
+    for (int i = 0; i < in_registers; i += ahead) {
+      if (begin + i >= end) break;
+      uint4 a[ahead][2][2];
+#pragma unroll
+      for (int n = 0; n < ahead; ++n)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int c = begin + i + n < end ? begin + i + n : begin + i;
+          a[n][0][half] = rows(0, half, c);
+          if (two) a[n][1][half] = rows(1, half, c);
+        }
+#pragma unroll
+      for (int n = 0; n < ahead; ++n)
+        if (begin + i + n < end)
+#pragma unroll
+          for (int column = 0; column < columns; ++column) {
+            multiply_add(sums[0][column], a[n][0][0], a[n][0][1], resident[i + n][column], tf32, E{});
+            if (two) multiply_add(sums[1][column], a[n][1][0], a[n][1][1], resident[i + n][column], tf32, E{});
+          }
+    }
+    for (int i = 0; begin + in_registers + i < end; ++i) {
+      const int c = begin + in_registers + i;
+      const uint4 low = rows(0, 0, c), high = rows(0, 1, c);
+      uint4 low_2{}, high_2{};
+      if (two) low_2 = rows(1, 0, c), high_2 = rows(1, 1, c);
+#pragma unroll
+      for (int column = 0; column < columns; ++column) {
+        const uint4 b = extra[(i * columns + column) * 32];
+        multiply_add(sums[0][column], low, high, b, tf32, E{});
+        if (two) multiply_add(sums[1][column], low_2, high_2, b, tf32, E{});
+      }
+    }
+  }
+};
+
+// The parts of the sums of all warps in shared memory, as the lanes hold them; two, so that one can be written while the
+// other is read.
+template <int columns>
+struct Partials {
+  const Plan& plan;
+  float4* memory = (float4*)(shared_memory() + plan.partials);
+
+  __device__ int64_t at(int turn, int warp, int m, int column, int lane) const {
+    return ((int64_t(turn * warps + warp) * (plan.rows_a_turn / tile_rows) + m) * columns + column) * 32 + lane;
+  }
+  __device__ void write(int turn, int warp, int lane, bool two, const float (&sums)[2][columns][4]) const {
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+      if (m == 0 || two)
+#pragma unroll
+        for (int column = 0; column < columns; ++column)
+          memory[at(turn, warp, m, column, lane)] =
+              float4{sums[m][column][0], sums[m][column][1], sums[m][column][2], sums[m][column][3]};
+  }
+  // The whole sum of (row of the turn, unit of the block).
+  __device__ float sum(int turn, int row, int column, int unit) const {
+    const int in_tile = row % tile_rows, n = unit % tile_units;
+    const int lane = in_tile % 8 * 4 + n / 2, element = in_tile / 8 * 2 + n % 2;
+    float total = 0;
+    for (int part = 0; part < plan.parts; ++part)
+      total += ((const float*)&memory[at(turn, part * plan.unit_tiles + unit / tile_units, row / tile_rows, column,
+                                         lane)])[element];
+    return total;
+  }
+};
+
+}  // namespace seq2seq_fast
