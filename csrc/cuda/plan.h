@@ -77,4 +77,27 @@ inline Plan plan_of(const Loop& loop, LoopForm form, bool backward, int unit_til
   return plan;
 }
 
+// The grid form takes the fewest units a block that the device has room for: weights are spread widest, and what is left
+// of the device takes other rows of the batch. The cluster form does so too as long as all rows fit beside each other,
+// and beyond that takes smaller clusters.
+inline LoopStatus choose(const Loop& loop, LoopForm form, bool backward, const LoopLimits& limits, Plan& plan) {
+  if (form == LoopForm::cluster && limits.cluster < 2) return LoopStatus::not_supported;
+  const int sms = loop.max_sms > 0 && loop.max_sms < limits.sms ? loop.max_sms : limits.sms;
+  const int64_t row_tiles = divide_up(loop.batch, tile_rows);
+  LoopStatus status = LoopStatus::too_many_blocks;
+  for (int unit_tiles = 1; unit_tiles <= warps; unit_tiles *= 2) {
+    const int64_t blocks = divide_up(loop.hidden_size, unit_tiles * tile_units), room = sms / (blocks * loop.directions);
+    if (room < 1 || (form == LoopForm::cluster && blocks > limits.cluster)) continue;
+    const Plan tried = plan_of(loop, form, backward, unit_tiles, int(room < row_tiles ? room : row_tiles));
+    if (tried.sizes.shared_memory > limits.shared_memory) {
+      if (status != LoopStatus::ok) status = LoopStatus::too_large;
+      continue;
+    }
+    plan = tried;
+    status = LoopStatus::ok;
+    if (form == LoopForm::grid || room >= row_tiles) break;
+  }
+  return status;
+}
+
 }  // namespace seq2seq_fast
