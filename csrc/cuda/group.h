@@ -18,7 +18,7 @@ struct Group {
 
   // Groups take the rows of the batch in turns, so that all of them have fewer where rows end early.
   __device__ int count(int64_t batch_rows) const {
-    return batch_rows <= index ? 0 : int(divide_up(batch_rows - index, plan.sizes.groups));
+    return batch_rows <= index ? 0 : (int(batch_rows) - index + plan.sizes.groups - 1) / plan.sizes.groups;
   }
   __device__ int64_t batch_row(int row) const { return int64_t(row) * plan.sizes.groups + index; }
   // Of h_0 and its like.

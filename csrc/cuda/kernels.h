@@ -9,10 +9,10 @@ namespace seq2seq_fast {
 template <class E, template <class> class CellOf>
 Kernel kernel_for(LoopForm form, bool backward) {
   if (form == LoopForm::cluster)
-    return backward ? persistent_kernel<E, Backward<E, CellOf>, ClusterExchange<E>>
-                    : persistent_kernel<E, Forward<E, CellOf>, ClusterExchange<E>>;
-  return backward ? persistent_kernel<E, Backward<E, CellOf>, GridExchange<E>>
-                  : persistent_kernel<E, Forward<E, CellOf>, GridExchange<E>>;
+    return backward ? persistent_kernel<E, Backward<E, CellOf>, ClusterExchange>
+                    : persistent_kernel<E, Forward<E, CellOf>, ClusterExchange>;
+  return backward ? persistent_kernel<E, Backward<E, CellOf>, GridExchange>
+                  : persistent_kernel<E, Forward<E, CellOf>, GridExchange>;
 }
 
 template <class E>

@@ -11,17 +11,17 @@
 
 namespace seq2seq_fast {
 
-template <class E, class Pass, class Exchange>
+template <class E, class Pass, template <class, int> class ExchangeOf>
 __global__ void __launch_bounds__(threads, 1) persistent_kernel(const __grid_constant__ Loop loop,
                                                                 const __grid_constant__ Plan plan) {
+  if constexpr (ExchangeOf<E, Pass::slots>::needs_clusters && !has_clusters) return;
   const Group group{loop, plan};
-  const StateLayout<E> layout{Pass::slots, plan.chunks};
-  Exchange exchange{group, layout};
-  Product<E, Pass::columns> product{plan, layout, loop.tf32 != 0};
+  ExchangeOf<E, Pass::slots> exchange{group};
+  Product<E, Pass::columns, Pass::slots> product{plan, loop.tf32 != 0};
   const Partials<Pass::columns> partials{plan};
   Pass pass{group};
 
-  exchange.start();
+  exchange.start(product.begin, product.end);
   product.load([&](auto... at) { return pass.weight(at...); });
   exchange.publish(pass.start(exchange));
   int turn = 0;
@@ -30,10 +30,10 @@ __global__ void __launch_bounds__(threads, 1) persistent_kernel(const __grid_con
     for (int row = 0; row < rows; row += plan.rows_a_turn) {
       // on their way while the state is not there yet
       pass.load(row);
-      if (row == 0) exchange.await(product.begin, product.end);
+      if (row == 0) exchange.await();
       const bool two = plan.rows_a_turn > tile_rows && rows - row > tile_rows;
-      typename Product<E, Pass::columns>::Sums sums;
-      product.multiply([&](int64_t at) { return exchange.read(at); }, row / tile_rows, two, sums);
+      float sums[2][Pass::columns][4];
+      product.multiply([&](int at) { return exchange.read(at); }, row / tile_rows, two, sums);
       partials.write(turn, product.warp, product.lane, two, sums);
       __syncthreads();
       pass.compute(row, turn, partials, exchange);

@@ -14,7 +14,6 @@ constexpr int warps = 8;
 constexpr int threads = 32 * warps;
 constexpr int tile_units = 8;
 constexpr int tile_rows = 16;
-constexpr int resident_fragments = 24;
 constexpr int elements = 4;  // of a tile, that a thread computes
 constexpr int fragment_bytes = 512;
 constexpr int64_t alignment = 256;
@@ -39,6 +38,9 @@ constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Of a group: one word for each block, the number of states it has handed out.
 constexpr int64_t flag_bytes(int blocks) { return divide_up(blocks * int64_t(sizeof(uint32_t)), alignment) * alignment; }
 
+// The chunks of a part whose fragments stay in registers: what is left of 255 by the sums and by the elements.
+constexpr int chunks_in_registers(int columns) { return columns == 1 ? 24 : columns == 3 ? 7 : 5; }
+
 // The fragments of a chunk, for one tile of units: a column for each gate, going back just one of the state's.
 constexpr int columns_of(Cell cell, bool backward) { return backward ? 1 : int(gates_of(cell)); }
 // The parts of the sum for each hidden unit.
@@ -54,7 +56,7 @@ inline Plan plan_of(const Loop& loop, LoopForm form, bool backward, int unit_til
   plan.rows_a_turn = unit_tiles == warps ? tile_rows : 2 * tile_rows;
   plan.chunks = int(divide_up(loop.hidden_size, chunk_units)) * slots;
   plan.part_chunks = int(divide_up(plan.chunks, plan.parts));
-  const int in_registers = resident_fragments / columns;
+  const int in_registers = chunks_in_registers(columns);
   plan.extra = plan.part_chunks > in_registers ? plan.part_chunks - in_registers : 0;
   plan.state_bytes = divide_up(plan.rows, tile_rows) * plan.chunks * 2 * fragment_bytes;
   plan.sizes.units = unit_tiles * tile_units;
@@ -89,7 +91,7 @@ inline LoopStatus choose(const Loop& loop, LoopForm form, bool backward, const L
     const int64_t blocks = divide_up(loop.hidden_size, unit_tiles * tile_units), room = sms / (blocks * loop.directions);
     if (room < 1 || (form == LoopForm::cluster && blocks > limits.cluster)) continue;
     const Plan tried = plan_of(loop, form, backward, unit_tiles, int(room < row_tiles ? room : row_tiles));
-    if (tried.sizes.shared_memory > limits.shared_memory) {
+    if (tried.sizes.shared_memory > limits.shared_memory || tried.state_bytes > INT32_MAX) {
       if (status != LoopStatus::ok) status = LoopStatus::too_large;
       continue;
     }

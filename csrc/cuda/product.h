@@ -6,37 +6,38 @@
 
 namespace seq2seq_fast {
 
-// Where element (row, slot, unit) of a state lies, in bytes: chunks in the order in which the lanes of a warp take them.
-template <class E>
+// Where element (row, slot, unit) of a state lies, in bytes: as the instruction wants it of the lanes of a warp, 16 bytes
+// each, in two halves of a chunk.
+template <class E, int slots>
 struct StateLayout {
-  int slots, chunks;
+  int chunks;
 
-  __device__ int64_t chunk_at(int row_tile, int c) const { return (int64_t(row_tile) * chunks + c) * 2 * fragment_bytes; }
-  __device__ int64_t at(int row, int slot, int unit) const {
-    const int in_tile = row % tile_rows, in_chunk = unit % chunk<E>;
-    return chunk_at(row / tile_rows, unit / chunk<E> * slots + slot) + in_tile / 8 * fragment_bytes +
-           (in_tile % 8 * 4 + in_chunk / granule<E>)*granule_bytes + in_chunk % granule<E> * int(sizeof(E));
+  __device__ int chunk_at(int row_tile, int c) const { return (row_tile * chunks + c) * 2 * fragment_bytes; }
+  __device__ int at(int row, int slot, int unit) const {
+    const int in_tile = row % tile_rows, in_granule = unit % granule<E> * int(sizeof(E));
+    const int lane = in_tile % 8 * 4 + unit % chunk<E> / granule<E>, word = in_granule / 4;
+    return chunk_at(row / tile_rows, unit / chunk<E> * slots + slot) + word / 2 * fragment_bytes +
+           lane * granule_bytes + (word % 2 * 2 + in_tile / 8) * 4 + in_granule % 4;
   }
 };
 
 // What one warp holds: for its tile of units and its part of the sum, `columns` fragments of 8 columns a chunk.
-template <class E, int columns>
+template <class E, int columns, int slots>
 struct Product {
-  static constexpr int in_registers = resident_fragments / columns;
+  static constexpr int in_registers = chunks_in_registers(columns);
   static constexpr int ahead = 2;  // chunks of the state on their way
-  using Sums = float[2][columns][4];
 
   const Plan& plan;
-  StateLayout<E> layout;
   bool tf32;
+  StateLayout<E, slots> layout{plan.chunks};
   int lane = int(threadIdx.x) % 32;
   int warp = int(threadIdx.x) / 32;
   int unit_tile = warp % plan.unit_tiles;
   int part = warp / plan.unit_tiles;
   int begin = part * plan.part_chunks;
   int end = begin + plan.part_chunks < plan.chunks ? begin + plan.part_chunks : plan.chunks;
-  uint4 resident[in_registers][columns];
-  uint4* extra = (uint4*)shared_memory() + int64_t(warp) * plan.extra * columns * 32 + lane;
+  uint4 resident[in_registers][columns] = {};
+  uint4* extra = (uint4*)shared_memory() + warp * plan.extra * columns * 32 + lane;
 
   // weight(column, slot, unit of the sum, unit of the block) is an element.
   template <class Weight>
@@ -46,24 +47,38 @@ struct Product {
         uint4 all;
         E each[granule<E>];
       } values;
+#pragma unroll
       for (int k = 0; k < granule<E>; ++k)
-        values.each[k] = weight(column, c % layout.slots, c / layout.slots * chunk<E> + lane % 4 * granule<E> + k,
+        values.each[k] = weight(column, c % slots, c / slots * chunk<E> + lane % 4 * granule<E> + k,
                                 unit_tile * tile_units + lane / 4);
       return values.all;
     };
+    // a loop, since in line this would be most of the kernel
+    constexpr int together = columns == 1 ? 4 : 1;
+#pragma unroll 1
+    for (int first = 0; first < in_registers; first += together) {
+      uint4 loaded[together][columns];
 #pragma unroll
-    for (int i = 0; i < in_registers; ++i)
+      for (int n = 0; n < together; ++n)
 #pragma unroll
-      for (int column = 0; column < columns; ++column)
-        resident[i][column] = begin + i < end ? fragment(begin + i, column) : uint4{0, 0, 0, 0};
+        for (int column = 0; column < columns; ++column)
+          loaded[n][column] = begin + first + n < end ? fragment(begin + first + n, column) : uint4{0, 0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < in_registers; ++i)
+        if (i / together * together == first)
+#pragma unroll
+          for (int column = 0; column < columns; ++column) resident[i][column] = loaded[i % together][column];
+    }
+#pragma unroll 1
     for (int i = 0; begin + in_registers + i < end; ++i)
+#pragma unroll
       for (int column = 0; column < columns; ++column)
         extra[(i * columns + column) * 32] = fragment(begin + in_registers + i, column);
   }
 
   // Of 16 rows, or with `two` of 32. read(bytes) is a granule of the state.
   template <class Read>
-  __device__ void multiply(Read read, int row_tile, bool two, Sums& sums) const {
+  __device__ void multiply(Read read, int row_tile, bool two, float (&sums)[2][columns][4]) const {
 #pragma unroll
     for (int m = 0; m < 2; ++m)
 #pragma unroll
@@ -72,6 +87,10 @@ struct Product {
         for (int e = 0; e < 4; ++e) sums[m][column][e] = 0;
     const auto rows = [&](int m, int half, int c) {
       return read(layout.chunk_at(row_tile + m, c) + half * fragment_bytes + lane * granule_bytes);
+    };
+    const auto multiply = [&](float (&sum)[4], const uint4(&a)[2], uint4 b) {
+      multiply_add(sum, a[0], b.x, b.y, tf32, E{});
+      multiply_add(sum, a[1], b.z, b.w, tf32, E{});
     };
 #pragma unroll
     for (int i = 0; i < in_registers; i += ahead) {
@@ -90,20 +109,20 @@ struct Product {
         if (begin + i + n < end)
 #pragma unroll
           for (int column = 0; column < columns; ++column) {
-            multiply_add(sums[0][column], a[n][0][0], a[n][0][1], resident[i + n][column], tf32, E{});
-            if (two) multiply_add(sums[1][column], a[n][1][0], a[n][1][1], resident[i + n][column], tf32, E{});
+            multiply(sums[0][column], a[n][0], resident[i + n][column]);
+            if (two) multiply(sums[1][column], a[n][1], resident[i + n][column]);
           }
     }
     for (int i = 0; begin + in_registers + i < end; ++i) {
       const int c = begin + in_registers + i;
-      const uint4 low = rows(0, 0, c), high = rows(0, 1, c);
-      uint4 low_2{}, high_2{};
-      if (two) low_2 = rows(1, 0, c), high_2 = rows(1, 1, c);
+      const uint4 a[2] = {rows(0, 0, c), rows(0, 1, c)};
+      uint4 a_2[2]{};
+      if (two) a_2[0] = rows(1, 0, c), a_2[1] = rows(1, 1, c);
 #pragma unroll
       for (int column = 0; column < columns; ++column) {
         const uint4 b = extra[(i * columns + column) * 32];
-        multiply_add(sums[0][column], low, high, b, tf32, E{});
-        if (two) multiply_add(sums[1][column], low_2, high_2, b, tf32, E{});
+        multiply(sums[0][column], a, b);
+        if (two) multiply(sums[1][column], a_2, b);
       }
     }
   }
@@ -116,8 +135,8 @@ struct Partials {
   const Plan& plan;
   float4* memory = (float4*)(shared_memory() + plan.partials);
 
-  __device__ int64_t at(int turn, int warp, int m, int column, int lane) const {
-    return ((int64_t(turn * warps + warp) * (plan.rows_a_turn / tile_rows) + m) * columns + column) * 32 + lane;
+  __device__ int at(int turn, int warp, int m, int column, int lane) const {
+    return (((turn * warps + warp) * (plan.rows_a_turn / tile_rows) + m) * columns + column) * 32 + lane;
   }
   __device__ void write(int turn, int warp, int lane, bool two, const float (&sums)[2][columns][4]) const {
 #pragma unroll
