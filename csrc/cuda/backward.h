@@ -20,12 +20,13 @@ struct Backward {
   Number d_output[elements], d[elements][C::d_slots];
   Number h[elements], c[elements], h_new[elements], c_new[elements], save[elements][C::saved + 1];
 
-  __device__ static int64_t turns(int64_t steps) { return steps + 1; }
+  __device__ static int turns(int steps) { return steps + 1; }
 
   __device__ E weight(int, int slot, int k, int unit) const {
-    const int64_t j = group.first_unit + unit;
-    return j < own.hidden && k < own.hidden ? ((const E*)direction.weight_hh)[(slot * own.hidden + k) * own.hidden + j]
-                                            : E{};
+    const int j = group.first_unit + unit;
+    return j < own.hidden && k < own.hidden
+               ? ((const E*)direction.weight_hh)[int64_t(slot * own.hidden + k) * own.hidden + j]
+               : E{};
   }
 
   template <class Exchange>
@@ -38,7 +39,7 @@ struct Backward {
   }
 
   // Rows that ran a step ago and run no more still have that step's product to take.
-  __device__ int advance(int64_t s) {
+  __device__ int advance(int s) {
     before = now;
     now = next;
     next = Step(group, s + 1, direction.reverse == 0);
@@ -54,7 +55,8 @@ struct Backward {
     for (int e = 0; e < elements; ++e) {
       const int row = own.row_of(first, e);
       if (!own.computes(e, row, now.active)) continue;
-      const int64_t width = padded(own.hidden), at = now.row(group, row);
+      const int width = int(padded(own.hidden));
+      const int64_t at = now.row(group, row);
       d_output[e] = value_at<E>(direction.d_output, at * direction.output_stride + own.column);
       const float* reserve = reserve_at(at);
       h_new[e] = reserve[0];
@@ -74,13 +76,13 @@ struct Backward {
   }
 
   template <class Exchange>
-  __device__ void compute(int first, int turn, const Partials<columns>& partials, Exchange& exchange) {
+  __device__ void compute(int first, const Partials<columns>& partials, Exchange& exchange) {
     const int rows = now.active > before.active ? now.active : before.active;
 #pragma unroll
     for (int e = 0; e < elements; ++e) {
       const int row = own.row_of(first, e), at = row * own.units + own.unit;
       if (!own.computes(e, row, rows)) continue;
-      Number d_h = own.h[at] + partials.sum(turn, row - first, 0, own.unit), d_c;
+      Number d_h = own.h[at] + partials.sum(row - first, 0, own.unit), d_c = 0;
       if (row < now.active) {
         d_h = d_h + d_output[e];
         if constexpr (C::has_c) d_c = own.c[at];

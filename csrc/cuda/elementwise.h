@@ -12,11 +12,11 @@ struct Elementwise {
   int column = group.first_unit + unit;
   int first_row = int(threadIdx.x) / units;
   int row_step = threads / units;
-  int64_t hidden = group.loop.hidden_size;
+  int hidden = int(group.loop.hidden_size);
   bool inside = column < hidden;
   // what a row keeps from step to step, (rows, units) each
   float* h = (float*)(shared_memory() + group.plan.state);
-  float* c = h + int64_t(group.plan.rows) * units;
+  float* c = h + group.plan.rows * units;
 
   __device__ int row_of(int first, int e) const { return first + first_row + e * row_step; }
   __device__ bool computes(int e, int row, int rows) const {

@@ -18,12 +18,12 @@ struct Forward {
   Step now, next{group, 0, direction.reverse != 0};
   Number bias[C::gates], x[elements][C::gates], h[elements], c[elements], save[elements][C::saved + 1];
 
-  __device__ static int64_t turns(int64_t steps) { return steps; }
+  __device__ static int turns(int steps) { return steps; }
 
   __device__ E weight(int column, int, int k, int unit) const {
-    const int64_t j = group.first_unit + unit;
+    const int j = group.first_unit + unit;
     return j < own.hidden && k < own.hidden
-               ? ((const E*)direction.weight_hh)[(column * own.hidden + j) * own.hidden + k]
+               ? ((const E*)direction.weight_hh)[int64_t(column * own.hidden + j) * own.hidden + k]
                : E{};
   }
 
@@ -39,7 +39,7 @@ struct Forward {
     return group.rows;
   }
 
-  __device__ int advance(int64_t s) {
+  __device__ int advance(int s) {
     now = next;
     next = Step(group, s + 1, direction.reverse);
     return now.active;
@@ -57,14 +57,14 @@ struct Forward {
   }
 
   template <class Exchange>
-  __device__ void compute(int first, int turn, const Partials<columns>& partials, Exchange& exchange) {
+  __device__ void compute(int first, const Partials<columns>& partials, Exchange& exchange) {
 #pragma unroll
     for (int e = 0; e < elements; ++e) {
       const int row = own.row_of(first, e), at = row * own.units + own.unit;
       if (!own.computes(e, row, now.active)) continue;
       Number hh[C::gates];
 #pragma unroll
-      for (int g = 0; g < C::gates; ++g) hh[g] = partials.sum(turn, row - first, g, own.unit) + bias[g].value;
+      for (int g = 0; g < C::gates; ++g) hh[g] = partials.sum(row - first, g, own.unit) + bias[g].value;
       h[e] = own.h[at];
       if constexpr (C::has_c) c[e] = own.c[at];
       C::forward(x[e], hh, h[e], c[e], save[e]);
@@ -82,7 +82,7 @@ struct Forward {
       const int64_t at = now.row(group, row);
       ((E*)direction.output)[at * direction.output_stride + own.column] = E::of(h[e].value);
       if (!direction.reserve) continue;
-      const int64_t width = padded(own.hidden);
+      const int width = int(padded(own.hidden));
       float* reserve = direction.reserve + at * (1 + C::has_c + C::saved) * width + own.column;
       reserve[0] = h[e].value;
       if constexpr (C::has_c) reserve[width] = c[e].value;

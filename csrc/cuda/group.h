@@ -34,7 +34,7 @@ struct Step {
   int64_t first_row = 0;
 
   Step() = default;
-  __device__ Step(const Group& group, int64_t s, bool downwards) {
+  __device__ Step(const Group& group, int s, bool downwards) {
     if (s < 0 || s >= group.loop.steps) return;
     const int64_t t = downwards ? group.loop.steps - 1 - s : s;
     active = group.count(group.loop.active[t]);

@@ -20,8 +20,8 @@ namespace {
 bool valid_sizes(const Loop& loop, LoopForm form) {
   return loop.cell >= Cell::gru && loop.cell <= Cell::rnn_relu && loop.dtype >= LoopDtype::float32 &&
          loop.dtype <= LoopDtype::float16 && form >= LoopForm::grid && form <= LoopForm::cluster &&
-         loop.directions >= 1 && loop.directions <= 2 && loop.steps >= 0 && loop.hidden_size >= 0 &&
-         loop.hidden_size <= 1 << 20 && loop.batch >= 0 && loop.batch <= 1 << 24;
+         loop.directions >= 1 && loop.directions <= 2 && loop.steps >= 0 && loop.steps < INT32_MAX &&
+         loop.hidden_size >= 0 && loop.hidden_size <= 1 << 20 && loop.batch >= 0 && loop.batch <= 1 << 24;
 }
 
 bool valid_pointers(const Loop& loop, bool backward) {

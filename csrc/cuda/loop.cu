@@ -41,8 +41,8 @@ LoopStatus current_limits(LoopLimits& limits) {
 
 LoopStatus launch(Kernel kernel, const Loop& loop, const Plan& plan, LoopForm form, void* stream) {
   const bool cluster = form == LoopForm::cluster;
-  if (cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               plan.sizes.shared_memory))
+  if (cudaError_t error =
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.sizes.shared_memory))
     return failed(error);
   cudaLaunchAttribute attribute;
   if (cluster) {

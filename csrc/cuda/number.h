@@ -6,7 +6,7 @@
 namespace seq2seq_fast {
 
 struct Number {
-  float value = 0;
+  float value;
   Number() = default;
   __device__ Number(float value) : value(value) {}
 };
@@ -20,9 +20,7 @@ __device__ inline bool operator>(Number a, Number b) { return a.value > b.value;
 constexpr float log2e = 1.44269504088896341f;
 
 // Errors of about 1e-7: a twentieth of what csrc/cells/activations.h takes in instructions, and no division.
-__device__ inline Number sigmoid(Number x) {
-  return reciprocal_approximate(1 + exp2_approximate(-log2e * x.value));
-}
+__device__ inline Number sigmoid(Number x) { return reciprocal_approximate(1 + exp2_approximate(-log2e * x.value)); }
 
 // Near zero the polynomial of csrc/cells/activations.h; beyond, 1 - 2 e / (1 + e), e = e^-2|x|.
 __device__ inline Number tanh(Number x) {

@@ -12,8 +12,8 @@
 namespace seq2seq_fast {
 
 template <class E, class Pass, template <class, int> class ExchangeOf>
-__global__ void __launch_bounds__(threads, 1) persistent_kernel(const __grid_constant__ Loop loop,
-                                                                const __grid_constant__ Plan plan) {
+__global__ void __launch_bounds__(threads, 1)
+    persistent_kernel(const __grid_constant__ Loop loop, const __grid_constant__ Plan plan) {
   if constexpr (ExchangeOf<E, Pass::slots>::needs_clusters && !has_clusters) return;
   const Group group{loop, plan};
   ExchangeOf<E, Pass::slots> exchange{group};
@@ -24,8 +24,7 @@ __global__ void __launch_bounds__(threads, 1) persistent_kernel(const __grid_con
   exchange.start(product.begin, product.end);
   product.load([&](auto... at) { return pass.weight(at...); });
   exchange.publish(pass.start(exchange));
-  int turn = 0;
-  for (int64_t s = 0; s < Pass::turns(loop.steps); ++s) {
+  for (int s = 0; s < Pass::turns(int(loop.steps)); ++s) {
     const int rows = pass.advance(s);
     for (int row = 0; row < rows; row += plan.rows_a_turn) {
       // on their way while the state is not there yet
@@ -34,12 +33,14 @@ __global__ void __launch_bounds__(threads, 1) persistent_kernel(const __grid_con
       const bool two = plan.rows_a_turn > tile_rows && rows - row > tile_rows;
       float sums[2][Pass::columns][4];
       product.multiply([&](int at) { return exchange.read(at); }, row / tile_rows, two, sums);
-      partials.write(turn, product.warp, product.lane, two, sums);
+      partials.write(product.warp, product.lane, two, sums);
       __syncthreads();
-      pass.compute(row, turn, partials, exchange);
-      turn ^= 1;
-      // what only the caller reads need not be there before the others go on
-      if (row + plan.rows_a_turn >= rows) exchange.publish(rows);
+      pass.compute(row, partials, exchange);
+      if (row + plan.rows_a_turn < rows)
+        __syncthreads();
+      else
+        exchange.publish(rows);
+      // after it, since the others do not wait for what only the caller reads
       pass.store(row);
     }
   }

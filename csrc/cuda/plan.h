@@ -20,13 +20,13 @@ constexpr int64_t alignment = 256;
 
 struct Plan {
   LoopPlan sizes;
-  int unit_tiles;   // of a block
-  int parts;        // that the sum is split in
-  int rows;         // of the batch, of the largest group
+  int unit_tiles;  // of a block
+  int parts;  // that the sum is split in
+  int rows;  // of the batch, of the largest group
   int rows_a_turn;  // 16 or 32
-  int chunks;       // of the sum
+  int chunks;  // of the sum
   int part_chunks;  // of a part
-  int extra;        // chunks of a part that are in shared memory
+  int extra;  // chunks of a part that are in shared memory
   int64_t state_bytes;  // of the exchanged state; there are two
 
   // where things lie in shared memory, in bytes
@@ -36,10 +36,14 @@ struct Plan {
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Of a group: one word for each block, the number of states it has handed out.
-constexpr int64_t flag_bytes(int blocks) { return divide_up(blocks * int64_t(sizeof(uint32_t)), alignment) * alignment; }
+constexpr int64_t flag_bytes(int blocks) {
+  return divide_up(blocks * int64_t(sizeof(uint32_t)), alignment) * alignment;
+}
 
-// The chunks of a part whose fragments stay in registers: what is left of 255 by the sums and by the elements.
-constexpr int chunks_in_registers(int columns) { return columns == 1 ? 24 : columns == 3 ? 7 : 5; }
+// The chunks of a part whose fragments stay in registers: what the sums and the elements leave of 255, without a spill.
+constexpr int chunks_in_registers(int columns, bool float32) {
+  return columns == 1 ? 20 : columns == 3 ? (float32 ? 4 : 6) : (float32 ? 2 : 4);
+}
 
 // The fragments of a chunk, for one tile of units: a column for each gate, going back just one of the state's.
 constexpr int columns_of(Cell cell, bool backward) { return backward ? 1 : int(gates_of(cell)); }
@@ -56,7 +60,7 @@ inline Plan plan_of(const Loop& loop, LoopForm form, bool backward, int unit_til
   plan.rows_a_turn = unit_tiles == warps ? tile_rows : 2 * tile_rows;
   plan.chunks = int(divide_up(loop.hidden_size, chunk_units)) * slots;
   plan.part_chunks = int(divide_up(plan.chunks, plan.parts));
-  const int in_registers = chunks_in_registers(columns);
+  const int in_registers = chunks_in_registers(columns, loop.dtype == LoopDtype::float32);
   plan.extra = plan.part_chunks > in_registers ? plan.part_chunks - in_registers : 0;
   plan.state_bytes = divide_up(plan.rows, tile_rows) * plan.chunks * 2 * fragment_bytes;
   plan.sizes.units = unit_tiles * tile_units;
@@ -65,7 +69,7 @@ inline Plan plan_of(const Loop& loop, LoopForm form, bool backward, int unit_til
 
   int64_t at = int64_t(warps) * plan.extra * columns * fragment_bytes;
   plan.partials = int(at);
-  at += 2 * int64_t(warps) * plan.rows_a_turn * columns * tile_units * int64_t(sizeof(float));
+  at += int64_t(warps) * plan.rows_a_turn * columns * tile_units * int64_t(sizeof(float));
   plan.state = int(at);
   at += int64_t(plan.rows) * plan.sizes.units * (loop.cell == Cell::lstm ? 2 : 1) * int64_t(sizeof(float));
   at = divide_up(at, alignment) * alignment;
@@ -88,7 +92,8 @@ inline LoopStatus choose(const Loop& loop, LoopForm form, bool backward, const L
   const int64_t row_tiles = divide_up(loop.batch, tile_rows);
   LoopStatus status = LoopStatus::too_many_blocks;
   for (int unit_tiles = 1; unit_tiles <= warps; unit_tiles *= 2) {
-    const int64_t blocks = divide_up(loop.hidden_size, unit_tiles * tile_units), room = sms / (blocks * loop.directions);
+    const int64_t blocks = divide_up(loop.hidden_size, unit_tiles * tile_units),
+                  room = sms / (blocks * loop.directions);
     if (room < 1 || (form == LoopForm::cluster && blocks > limits.cluster)) continue;
     const Plan tried = plan_of(loop, form, backward, unit_tiles, int(room < row_tiles ? room : row_tiles));
     if (tried.sizes.shared_memory > limits.shared_memory || tried.state_bytes > INT32_MAX) {

@@ -97,12 +97,12 @@ __device__ inline uint32_t tf32_of_float(float x) {
 }
 __device__ inline float float_of_bits(uint32_t bits) { return __uint_as_float(bits); }
 
-#define SF_MMA(name, shape)                                                                                         \
-  __device__ inline void name(float(&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,       \
-                              uint32_t b1) {                                                                        \
-    asm("mma.sync.aligned." shape " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                \
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                            \
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                                                    \
+#define SF_MMA(name, shape)                                                                                   \
+  __device__ inline void name(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, \
+                              uint32_t b1) {                                                                  \
+    asm("mma.sync.aligned." shape " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"          \
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                      \
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                                              \
   }
 SF_MMA(mma_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 SF_MMA(mma_float16, "m16n8k16.row.col.f32.f16.f16.f32")

@@ -24,7 +24,7 @@ struct StateLayout {
 // What one warp holds: for its tile of units and its part of the sum, `columns` fragments of 8 columns a chunk.
 template <class E, int columns, int slots>
 struct Product {
-  static constexpr int in_registers = chunks_in_registers(columns);
+  static constexpr int in_registers = chunks_in_registers(columns, sizeof(E) == 4);
   static constexpr int ahead = 2;  // chunks of the state on their way
 
   const Plan& plan;
@@ -85,76 +85,78 @@ struct Product {
       for (int column = 0; column < columns; ++column)
 #pragma unroll
         for (int e = 0; e < 4; ++e) sums[m][column][e] = 0;
-    const auto rows = [&](int m, int half, int c) {
-      return read(layout.chunk_at(row_tile + m, c) + half * fragment_bytes + lane * granule_bytes);
+    const int at = layout.chunk_at(row_tile, begin) + lane * granule_bytes, tile_bytes = layout.chunk_at(1, 0);
+    const auto rows = [&](int m, int half, int i) {
+      return read(at + m * tile_bytes + (2 * i + half) * fragment_bytes);
     };
-    const auto multiply = [&](float (&sum)[4], const uint4(&a)[2], uint4 b) {
-      multiply_add(sum, a[0], b.x, b.y, tf32, E{});
-      multiply_add(sum, a[1], b.z, b.w, tf32, E{});
+    const auto multiply = [&](const uint4(&a)[2][2], const auto& fragment) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const RowOperand<E> first(a[0][half]), second(a[1][half]);
+#pragma unroll
+        for (int column = 0; column < columns; ++column) {
+          const uint4 b = fragment(column);
+          const ColumnOperand<E> words(half ? b.z : b.x, half ? b.w : b.y);
+          multiply_add(sums[0][column], first, words, tf32);
+          if (two) multiply_add(sums[1][column], second, words, tf32);
+        }
+      }
     };
 #pragma unroll
     for (int i = 0; i < in_registers; i += ahead) {
       if (begin + i >= end) break;
-      uint4 a[ahead][2][2];
+      uint4 a[ahead][2][2] = {};
 #pragma unroll
       for (int n = 0; n < ahead; ++n)
+        if (n == 0 || begin + i + n < end)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int c = begin + i + n < end ? begin + i + n : begin + i;
-          a[n][0][half] = rows(0, half, c);
-          if (two) a[n][1][half] = rows(1, half, c);
-        }
-#pragma unroll
-      for (int n = 0; n < ahead; ++n)
-        if (begin + i + n < end)
-#pragma unroll
-          for (int column = 0; column < columns; ++column) {
-            multiply(sums[0][column], a[n][0], resident[i + n][column]);
-            if (two) multiply(sums[1][column], a[n][1], resident[i + n][column]);
+          for (int half = 0; half < 2; ++half) {
+            a[n][0][half] = rows(0, half, i + n);
+            if (two) a[n][1][half] = rows(1, half, i + n);
           }
-    }
-    for (int i = 0; begin + in_registers + i < end; ++i) {
-      const int c = begin + in_registers + i;
-      const uint4 a[2] = {rows(0, 0, c), rows(0, 1, c)};
-      uint4 a_2[2]{};
-      if (two) a_2[0] = rows(1, 0, c), a_2[1] = rows(1, 1, c);
 #pragma unroll
-      for (int column = 0; column < columns; ++column) {
-        const uint4 b = extra[(i * columns + column) * 32];
-        multiply(sums[0][column], a, b);
-        if (two) multiply(sums[1][column], a_2, b);
+      for (int n = 0; n < ahead; ++n)
+        if (n == 0 || begin + i + n < end) multiply(a[n], [&](int column) { return resident[i + n][column]; });
+    }
+#pragma unroll 1
+    for (int i = 0; begin + in_registers + i < end; ++i) {
+      uint4 a[2][2] = {};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        a[0][half] = rows(0, half, in_registers + i);
+        if (two) a[1][half] = rows(1, half, in_registers + i);
       }
+      multiply(a, [&](int column) { return extra[(i * columns + column) * 32]; });
     }
   }
 };
 
-// The parts of the sums of all warps in shared memory, as the lanes hold them; two, so that one can be written while the
-// other is read.
+// The parts of the sums of all warps in shared memory, as the lanes hold them.
 template <int columns>
 struct Partials {
   const Plan& plan;
   float4* memory = (float4*)(shared_memory() + plan.partials);
 
-  __device__ int at(int turn, int warp, int m, int column, int lane) const {
-    return (((turn * warps + warp) * (plan.rows_a_turn / tile_rows) + m) * columns + column) * 32 + lane;
+  __device__ int at(int warp, int m, int column, int lane) const {
+    return ((warp * (plan.rows_a_turn / tile_rows) + m) * columns + column) * 32 + lane;
   }
-  __device__ void write(int turn, int warp, int lane, bool two, const float (&sums)[2][columns][4]) const {
+  __device__ void write(int warp, int lane, bool two, const float (&sums)[2][columns][4]) const {
 #pragma unroll
     for (int m = 0; m < 2; ++m)
       if (m == 0 || two)
 #pragma unroll
         for (int column = 0; column < columns; ++column)
-          memory[at(turn, warp, m, column, lane)] =
+          memory[at(warp, m, column, lane)] =
               float4{sums[m][column][0], sums[m][column][1], sums[m][column][2], sums[m][column][3]};
   }
   // The whole sum of (row of the turn, unit of the block).
-  __device__ float sum(int turn, int row, int column, int unit) const {
+  __device__ float sum(int row, int column, int unit) const {
     const int in_tile = row % tile_rows, n = unit % tile_units;
     const int lane = in_tile % 8 * 4 + n / 2, element = in_tile / 8 * 2 + n % 2;
     float total = 0;
     for (int part = 0; part < plan.parts; ++part)
-      total += ((const float*)&memory[at(turn, part * plan.unit_tiles + unit / tile_units, row / tile_rows, column,
-                                         lane)])[element];
+      total += ((
+          const float*)&memory[at(part * plan.unit_tiles + unit / tile_units, row / tile_rows, column, lane)])[element];
     return total;
   }
 };

@@ -2,8 +2,13 @@
 #include "launch.h"
 
 #include "bfloat16.cu"
+#ifndef BFLOAT16_ONLY
 #include "float16.cu"
 #include "float32.cu"
+#else
+seq2seq_fast::Kernel seq2seq_fast::float16_kernel(Cell, LoopForm, bool) { return nullptr; }
+seq2seq_fast::Kernel seq2seq_fast::float32_kernel(Cell, LoopForm, bool) { return nullptr; }
+#endif
 
 namespace seq2seq_fast {
 
@@ -21,8 +26,8 @@ LoopStatus launch(Kernel kernel, const Loop& loop, const Plan& plan, LoopForm fo
   if (form == LoopForm::grid) std::memset(loop.workspace, 0, plan.sizes.workspace);
   try {
     simt::launch(plan.sizes.blocks * plan.sizes.groups * loop.directions, threads,
-                 form == LoopForm::cluster ? plan.sizes.blocks : 1, plan.sizes.shared_memory, unsigned(uintptr_t(stream)),
-                 [&] { kernel(loop, plan); });
+                 form == LoopForm::cluster ? plan.sizes.blocks : 1, plan.sizes.shared_memory,
+                 unsigned(uintptr_t(stream)), [&] { kernel(loop, plan); });
   } catch (const std::exception& error) {
     last_error = error.what();
     return LoopStatus::launch_failed;

@@ -48,12 +48,12 @@ Limits = structure(**dict.fromkeys(("sms", "shared_memory", "cluster", "unused")
 Plan = structure(**dict.fromkeys(("groups", "blocks", "units", "shared_memory"), c_int32), workspace=c_int64)
 
 
-def build(folder: Path, csrc: Path = CSRC) -> ctypes.CDLL:
+def build(folder: Path, csrc: Path = CSRC, *flags: str) -> ctypes.CDLL:
     """The library, from the sources in `csrc`."""
     library = folder / "stand_in.so"
     subprocess.run(
         ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Werror", "-Wno-unknown-pragmas",
-         f"-I{csrc / 'cuda'}", f"-I{HERE}", HERE / "stand_in.cpp", "-o", library],
+         f"-I{csrc / 'cuda'}", f"-I{HERE}", *flags, HERE / "stand_in.cpp", "-o", library],
         check=True,
     )  # fmt: skip
     found = ctypes.CDLL(str(library))
@@ -65,10 +65,12 @@ def build(folder: Path, csrc: Path = CSRC) -> ctypes.CDLL:
 
 
 def pointer(tensor):
-    if tensor is None:
-        return None
-    assert tensor.stride(-1) == 1 or tensor.size(-1) <= 1
-    return tensor.data_ptr()
+    return None if tensor is None else tensor.data_ptr()
+
+
+def unless_zero(tensor):
+    """What may be left out, is."""
+    return pointer(tensor) if tensor.any() else None
 
 
 class Launch:
@@ -128,7 +130,7 @@ class Rows:
 
 class Recurrence(torch.autograd.Function):
     @staticmethod
-    def loop(ctx, rows, mode, launch, h_0, weights):
+    def loop(rows, mode, launch, h_0, weights):
         loop = Loop()
         loop.cell, loop.dtype, loop.tf32 = CELLS[mode], DTYPES[h_0.dtype], launch.tf32
         loop.directions, loop.batch, loop.hidden_size = h_0.shape
@@ -137,15 +139,15 @@ class Recurrence(torch.autograd.Function):
             setattr(loop, name, pointer(getattr(rows, name)))
         for d, direction in enumerate(loop.direction[: loop.directions]):
             direction.weight_hh, direction.bias_hh = pointer(weights[d][1]), pointer(weights[d][3])
-            direction.h_0, direction.reverse = pointer(h_0[d]), d
+            direction.h_0, direction.reverse = unless_zero(h_0[d]), d
             direction.output_stride = loop.directions * loop.hidden_size
         return loop
 
     @staticmethod
-    def forward(ctx, rows, mode, launch, input, h_0, c_0, *weights):
-        directions, batch, hidden = h_0.shape
+    def forward(ctx, rows, mode, launch, train, input, h_0, c_0, *weights):
+        directions, _, hidden = h_0.shape
         weights = [weights[i : i + 4] for i in range(0, len(weights), 4)]
-        loop = Recurrence.loop(ctx, rows, mode, launch, h_0, weights)
+        loop = Recurrence.loop(rows, mode, launch, h_0, weights)
         lstm, slots = mode == "LSTM", 1 + (mode == "LSTM") + SAVED[mode]
         padded = (hidden + 15) // 16 * 16
         poison = float("nan") if rows.by_row is None else 0.0
@@ -158,9 +160,11 @@ class Recurrence(torch.autograd.Function):
             kept.append(torch.nn.functional.linear(input, weight_ih, bias_ih))
             direction.x_gates, direction.x_stride = pointer(kept[-1]), kept[-1].stride(0)
             direction.output = pointer(output[:, d * hidden :])
-            direction.h_n, direction.reserve = pointer(h_n[d]), pointer(reserve[d])
+            direction.h_n = pointer(h_n[d])
+            if train:
+                direction.reserve = pointer(reserve[d])
             if lstm:
-                direction.c_0, direction.c_n = pointer(c_0[d]), pointer(c_n[d])
+                direction.c_0, direction.c_n = unless_zero(c_0[d]), pointer(c_n[d])
         launch.run(loop, backward=False)
         ctx.save_for_backward(input, h_0, c_0, reserve, *(w for ws in weights for w in ws))
         ctx.rows, ctx.mode, ctx.launch = rows, mode, launch
@@ -171,19 +175,20 @@ class Recurrence(torch.autograd.Function):
         input, h_0, c_0, reserve, *weights = ctx.saved_tensors
         rows, mode, launch = ctx.rows, ctx.mode, ctx.launch
         weights = [weights[i : i + 4] for i in range(0, len(weights), 4)]
-        directions, batch, hidden = h_0.shape
+        directions, _, hidden = h_0.shape
         gates, lstm, slots = GATES[mode], mode == "LSTM", 4 if mode == "GRU" else GATES[mode]
-        loop = Recurrence.loop(ctx, rows, mode, launch, h_0, weights)
+        loop = Recurrence.loop(rows, mode, launch, h_0, weights)
         d_output, d_h_n, d_c_n = d_output.contiguous(), d_h_n.contiguous(), d_c_n.contiguous()
         poison = float("nan") if rows.by_row is None else 0.0
         d_gates = input.new_full((directions, input.size(0), slots, hidden), poison)
         d_h_0, d_c_0 = torch.full_like(h_0, float("nan")), torch.full_like(c_0, float("nan"))
         for d, direction in enumerate(loop.direction[:directions]):
-            direction.d_output, direction.reserve = pointer(d_output[:, d * hidden :]), pointer(reserve[d])
-            direction.d_h_n, direction.d_gates = pointer(d_h_n[d]), pointer(d_gates[d])
+            direction.reserve = pointer(reserve[d])
+            direction.d_output = pointer(d_output[:, d * hidden :]) if d_output.any() else None
+            direction.d_h_n, direction.d_gates = unless_zero(d_h_n[d]), pointer(d_gates[d])
             direction.d_h_0 = pointer(d_h_0[d])
             if lstm:
-                direction.c_0, direction.d_c_n = pointer(c_0[d]), pointer(d_c_n[d])
+                direction.c_0, direction.d_c_n = unless_zero(c_0[d]), unless_zero(d_c_n[d])
                 direction.d_c_0 = pointer(d_c_0[d])
         launch.run(loop, backward=True)
         d_input, d_weights = torch.zeros_like(input), []
@@ -197,7 +202,7 @@ class Recurrence(torch.autograd.Function):
             d_weights += [g if bias_ih is None else g.sum(0) for g in (of_input, of_state)]
         if weights[0][2] is None:
             d_weights = [d_weights[i] if i % 4 < 2 else None for i in range(len(d_weights))]
-        return None, None, None, d_input, d_h_0, d_c_0 if lstm else torch.zeros_like(c_0), *d_weights
+        return None, None, None, None, d_input, d_h_0, d_c_0 if lstm else torch.zeros_like(c_0), *d_weights
 
 
 class Layer(torch.nn.RNNBase):
@@ -230,7 +235,9 @@ class Layer(torch.nn.RNNBase):
         if not self.bias:
             weights = [w for i in range(0, len(weights), 2) for w in (*weights[i : i + 2], None, None)]
         flat = data if isinstance(input, PackedSequence) else data.flatten(0, 1)
-        output, h_n, c_n = Recurrence.apply(rows, self.mode, self.launch, flat, h_0, c_0, *weights)
+        output, h_n, c_n = Recurrence.apply(
+            rows, self.mode, self.launch, torch.is_grad_enabled(), flat, h_0, c_0, *weights
+        )
         if isinstance(input, PackedSequence):
             output = PackedSequence(output, *input[1:])
         else:
