@@ -1,4 +1,7 @@
-"""What the kernels of csrc/cuda take, compiled for GPUs that are not there: `python tests/cuda/resources.py [arch ...]`."""
+"""What the kernels of csrc/cuda take, compiled for GPUs that are not there.
+
+`python tests/cuda/resources.py` prints it for all, about two minutes; arguments are the architectures to compile for.
+"""
 
 import os
 import re

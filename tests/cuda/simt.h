@@ -2,8 +2,8 @@
 //
 // All blocks are there at once, on one thread of the operating system, so barriers, flags, clusters and the lanes of a
 // matrix instruction meet as they do on a GPU. It finds wrong indices, missing barriers and deadlocks; it can't find a
-// missing fence, a wrong instruction or what a GPU's limits would refuse. A seed starves some blocks and threads for a
-// while, so that an order of events that only luck would give does not pass.
+// missing fence, a wrong instruction or what a GPU's limits would refuse. A seed starves some blocks, warps and threads
+// for a while, so that an order of events that only luck would give does not pass.
 #pragma once
 
 #include <sys/mman.h>
@@ -46,6 +46,7 @@ struct Barrier {
 struct Block;
 struct Warp {
   Barrier barrier;
+  bool awake = true;
   uint32_t lanes[32][8];
 };
 struct Cluster {
@@ -163,7 +164,7 @@ inline void launch(int blocks, int threads, int cluster, size_t shared_bytes, un
   size_t left = fibres.size();
   uint64_t seen = progress;
   for (unsigned idle = 0; left && !failure; idle = progress == seen ? idle + 1 : 0, seen = progress) {
-    if (idle > 100 * (unfair ? patience : 1)) {
+    if (idle > 1000 * (unfair ? patience : 1)) {
       for (const Fibre& fibre : fibres)
         if (!fibre.done && !failure)
           failure = std::make_exception_ptr(
@@ -172,10 +173,13 @@ inline void launch(int blocks, int threads, int cluster, size_t shared_bytes, un
       break;
     }
     if (unfair)
-      for (Block& block : grid)
+      for (Block& block : grid) {
         if (random() % patience == 0) block.awake = random() % 3 == 0;
+        if (Warp& warp = block.warps[random() % block.warps.size()]; random() % 4 == 0) warp.awake = !warp.awake;
+      }
     for (Fibre* fibre : order) {
-      if (fibre->done || (unfair && (!fibre->block->awake || random() % 8 == 0))) continue;
+      const bool held_up = unfair && (!fibre->block->awake || !fibre->block->warps[fibre->thread.x / 32].awake);
+      if (fibre->done || held_up || (unfair && random() % 8 == 0)) continue;
       current = fibre;
       fibre->block->started = true;
       simt_switch(&scheduler, fibre->stack_pointer);

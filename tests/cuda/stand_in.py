@@ -48,11 +48,11 @@ Limits = structure(**dict.fromkeys(("sms", "shared_memory", "cluster", "unused")
 Plan = structure(**dict.fromkeys(("groups", "blocks", "units", "shared_memory"), c_int32), workspace=c_int64)
 
 
-def build(folder: Path, csrc: Path = CSRC, *flags: str) -> ctypes.CDLL:
+def build(folder: Path, csrc: Path = CSRC, flags: tuple[str, ...] = ("-O1", "-Wall", "-Werror")) -> ctypes.CDLL:
     """The library, from the sources in `csrc`."""
     library = folder / "stand_in.so"
     subprocess.run(
-        ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Werror", "-Wno-unknown-pragmas",
+        ["g++", "-std=c++17", "-fPIC", "-shared", "-Wno-unknown-pragmas",
          f"-I{csrc / 'cuda'}", f"-I{HERE}", *flags, HERE / "stand_in.cpp", "-o", library],
         check=True,
     )  # fmt: skip
