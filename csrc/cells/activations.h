@@ -8,6 +8,12 @@
 #include <cstdint>
 #include <type_traits>
 
+#ifdef __CUDACC__
+#define SF_HOST_DEVICE __host__ __device__
+#else
+#define SF_HOST_DEVICE
+#endif
+
 namespace {
 
 // What the maths needs to know of a lane type.

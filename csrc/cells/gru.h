@@ -15,7 +15,7 @@ struct Gru {
   static constexpr int d_input_gate[] = {2, 0, 1};  // which gate of weight_ih each of the first three is
   static constexpr int d_state_slot = 1;
 
-  static void forward(const V* x, const V* hh, V& h, V&, V* save) {
+  SF_HOST_DEVICE static void forward(const V* x, const V* hh, V& h, V&, V* save) {
     const V r = sigmoid(x[0] + hh[0]);
     const V z = sigmoid(x[1] + hh[1]);
     const V n = tanh(x[2] + r * hh[2]);
@@ -27,7 +27,7 @@ struct Gru {
   }
 
   // d_h comes in as the gradient of h' and leaves as the part of d_h that goes straight to h.
-  static void backward(const V* save, V h, V, V, V, V& d_h, V&, V* d) {
+  SF_HOST_DEVICE static void backward(const V* save, V h, V, V, V, V& d_h, V&, V* d) {
     const V r = save[0], z = save[1], n = save[2], h_n = save[3];
     const V d_n = d_h * (1 - z) * (1 - n * n);
     d[0] = d_n;

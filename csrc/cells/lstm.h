@@ -15,7 +15,7 @@ struct Lstm {
   static constexpr int d_input_gate[] = {0, 1, 2, 3};
   static constexpr int d_state_slot = 0;
 
-  static void forward(const V* x, const V* hh, V& h, V& c, V* save) {
+  SF_HOST_DEVICE static void forward(const V* x, const V* hh, V& h, V& c, V* save) {
     const V i = sigmoid(x[0] + hh[0]);
     const V f = sigmoid(x[1] + hh[1]);
     const V g = tanh(x[2] + hh[2]);
@@ -29,7 +29,7 @@ struct Lstm {
   }
 
   // h, c: the states before the step; c_new: after it. d_h leaves as 0: all of it goes through the gates.
-  static void backward(const V* save, V, V c, V, V c_new, V& d_h, V& d_c, V* d) {
+  SF_HOST_DEVICE static void backward(const V* save, V, V c, V, V c_new, V& d_h, V& d_c, V* d) {
     const V i = save[0], f = save[1], g = save[2], o = save[3];
     const V tanh_c = tanh(c_new);
     const V d_cell = d_c + d_h * o * (1 - tanh_c * tanh_c);

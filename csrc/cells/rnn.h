@@ -15,10 +15,10 @@ struct RnnTanh {
   static constexpr int d_input_gate[] = {0};
   static constexpr int d_state_slot = 0;
 
-  static void forward(const V* x, const V* hh, V& h, V&, V*) { h = tanh(x[0] + hh[0]); }
+  SF_HOST_DEVICE static void forward(const V* x, const V* hh, V& h, V&, V*) { h = tanh(x[0] + hh[0]); }
 
   // h_new: the state after the step.
-  static void backward(const V*, V, V, V h_new, V, V& d_h, V&, V* d) {
+  SF_HOST_DEVICE static void backward(const V*, V, V, V h_new, V, V& d_h, V&, V* d) {
     d[0] = d_h * (1 - h_new * h_new);
     d_h = V{};
   }
@@ -26,12 +26,12 @@ struct RnnTanh {
 
 template <class V>
 struct RnnRelu : RnnTanh<V> {
-  static void forward(const V* x, const V* hh, V& h, V&, V*) {
+  SF_HOST_DEVICE static void forward(const V* x, const V* hh, V& h, V&, V*) {
     const V y = x[0] + hh[0];
     h = y < 0 ? V{} : y;
   }
 
-  static void backward(const V*, V, V, V h_new, V, V& d_h, V&, V* d) {
+  SF_HOST_DEVICE static void backward(const V*, V, V, V h_new, V, V& d_h, V&, V* d) {
     d[0] = h_new > 0 ? d_h : V{};
     d_h = V{};
   }
