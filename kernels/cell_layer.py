@@ -26,9 +26,7 @@ def layer(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional, t
     c_n = torch.empty_like(h_n) if kind.has_c else None
     reserve = None
     if train:
-        padded = (hidden + RESERVE_ALIGN - 1) // RESERVE_ALIGN * RESERVE_ALIGN
-        slots = 1 + kind.has_c + kind.saved
-        reserve = input.new_empty(count, steps.rows, slots, padded, dtype=sum_dtype(input.dtype))
+        reserve = input.new_empty(reserve_shape(count, steps.rows, kind, hidden), dtype=sum_dtype(input.dtype))
     for d, (weight_ih, weight_hh, bias_ih, bias_hh) in directions(weights, bidirectional):
         h, c = state_of(h_0, d), state_of(c_0, d)
         x = rows
@@ -88,10 +86,7 @@ def rnn_layer_backward(
             through = of_input @ reorder(weight_ih, kind.d_input_gate)
             d_input = through if d_input is None else d_input.add_(through)
         if needs[3]:
-            back = [kind.d_input_gate.index(gate) for gate in range(kind.gates)]
-            d_weights += [reorder(of_input.T @ rows, back), of_state.T @ h.to(input.dtype)]
-            if bias_ih is not None:
-                d_weights += [reorder(bias_gradient(of_input), back), bias_gradient(of_state)]
+            d_weights += weight_gradients(of_input, of_state, rows, h.to(input.dtype), kind, bias_ih is not None)
     d_input = [d_input.view(input.shape) if needs[0] else None]
     found = [*d_input, *d_states, *(d_weights or [None] * len(weights))]
     return [input.new_empty(0) if gradient is None else gradient for gradient in found]
@@ -133,6 +128,13 @@ def gates_of(d_gates: Tensor, kind) -> tuple[Tensor, Tensor]:
     return flat[:, : kind.gates * hidden], flat[:, kind.d_state_slot * hidden :]
 
 
+def weight_gradients(of_input: Tensor, of_state: Tensor, rows: Tensor, h: Tensor, kind, bias: bool) -> list[Tensor]:
+    """Of weight_ih, weight_hh and, with bias, bias_ih, bias_hh, from the rows of input and the state before each."""
+    back = [kind.d_input_gate.index(gate) for gate in range(kind.gates)]
+    weights = [reorder(of_input.T @ rows, back), of_state.T @ h]
+    return weights + ([reorder(bias_gradient(of_input), back), bias_gradient(of_state)] if bias else [])
+
+
 def reorder(weight: Tensor, gates) -> Tensor:
     """The gates' blocks of rows in that order."""
     if list(gates) == sorted(gates):
@@ -143,6 +145,11 @@ def reorder(weight: Tensor, gates) -> Tensor:
 
 def bias_gradient(d_gates: Tensor) -> Tensor:
     return d_gates.sum(0, dtype=sum_dtype(d_gates.dtype)).to(d_gates.dtype)
+
+
+def reserve_shape(directions: int, rows: int, kind, hidden: int) -> tuple[int, ...]:
+    padded = (hidden + RESERVE_ALIGN - 1) // RESERVE_ALIGN * RESERVE_ALIGN
+    return directions, rows, 1 + kind.has_c + kind.saved, padded
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -48,12 +48,12 @@ for name in ("attention", "additive_attention"):
 
 
 # the first tensor of a backward is the second argument: the output
-on_cuda("attention", "attention_forward", 0)
-on_cuda("attention_train", "attention_forward", 0)
-on_cuda("attention_backward", "attention_backward", 1)
-on_cuda("additive_attention", "additive_attention", 0)
-on_cuda("additive_attention_train", "additive_attention", 0)
-on_cuda("additive_attention_backward", "additive_attention_backward", 1)
+on_cuda("attention", "kernels.attention_forward", 0)
+on_cuda("attention_train", "kernels.attention_forward", 0)
+on_cuda("attention_backward", "kernels.attention_backward", 1)
+on_cuda("additive_attention", "kernels.additive_attention", 0)
+on_cuda("additive_attention_train", "kernels.additive_attention", 0)
+on_cuda("additive_attention_backward", "kernels.additive_attention_backward", 1)
 
 
 def _lse_dtype(query):

@@ -101,5 +101,10 @@ def _path(layer: torch.nn.Module, inputs: tuple, kwargs: dict) -> str:
     if why_not is not None:
         return f"torch.nn ({why_not})"
     data = input.data if isinstance(input, PackedSequence) else input
-    instructions = "triton" if data.is_cuda else torch.ops.seq2seq_fast.capability()
+    if not data.is_cuda:
+        instructions = torch.ops.seq2seq_fast.capability()
+    elif isinstance(layer, torch.nn.RNNBase):
+        instructions = layer.form_on_cuda(*inputs, **kwargs).why
+    else:
+        instructions = "triton"
     return f"fused ({data.device}, {instructions}, {str(data.dtype).removeprefix('torch.')})"

@@ -53,22 +53,22 @@ def call(name: str, args: tuple):
 
 
 def on_cuda(name: str, module: str, place: int):
-    """Registers the launcher `name` of kernels/`module`, which is imported when it is first needed: it needs triton.
+    """Registers the launcher `name` of `module`, which is imported when it is first needed: it needs triton.
 
     place: the argument on whose device it runs, since Triton launches on the current one.
     """
 
     def launch(*args):
-        launcher = getattr(importlib.import_module(f".kernels.{module}", __package__), name)
+        launcher = getattr(importlib.import_module(f".{module}", __package__), name)
         with torch.cuda.device_of(args[place]):
             return launcher(*args)
 
     library.impl(name, launch, "CUDA")
 
 
-on_cuda("rnn_layer", "cell_layer", 0)
-on_cuda("rnn_layer_train", "cell_layer", 0)
-on_cuda("rnn_layer_backward", "cell_layer", 1)
+on_cuda("rnn_layer", "cuda.layer", 0)
+on_cuda("rnn_layer_train", "cuda.layer", 0)
+on_cuda("rnn_layer_backward", "cuda.layer", 1)
 
 # tensors of (rows, hidden) that backward reads for each step: the state h, and what csrc/cells/*.h saves
 RESERVE_SLOTS = {"gru": 5, "lstm": 6, "rnn_tanh": 1, "rnn_relu": 1}

@@ -71,7 +71,7 @@ def test_cells_take_the_fused_step(cuda, cell):
 
 
 @pytest.mark.parametrize("layer", (nn.GRU, nn.LSTM, nn.RNN))
-def test_layers_are_cudnns(cuda, layer):
+def test_layers_are_cudnns_where_the_loop_is_not_built(cuda, layer):
     assert "cuDNN" in on_cuda(layer, 5, 7).why_not_fused(torch.empty(4, 3, 5))
 
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = (
     {"_build", "_C"},
     {"_native", "reference", "reference_attention", "kernels"},
-    {"reference_search"},
+    {"reference_search", "cuda"},
     {"ops"},
     {"attention_ops", "search_ops"},
     {"functional"},
@@ -25,12 +25,12 @@ FLOORS = (
 )
 FLOOR = {module: floor for floor, modules in enumerate(FLOORS) for module in modules}
 PYTHON = sorted((ROOT / "seq2seq_fast").rglob("*.py"))
-CSRC = sorted(path for path in (ROOT / "csrc").rglob("*") if path.suffix in (".h", ".cpp"))
+CSRC = sorted(path for path in (ROOT / "csrc").rglob("*") if path.suffix in (".h", ".cpp", ".cu"))
 SOURCES = [
     path
     for folder in ("seq2seq_fast", "kernels", "csrc", "tests", "benchmarks", "examples")
     for path in sorted((ROOT / folder).rglob("*"))
-    if path.suffix in (".py", ".h", ".cpp")
+    if path.suffix in (".py", ".h", ".cpp", ".cu")
 ]
 
 pytestmark = pytest.mark.skipif(not CSRC, reason="these are the tests of a checkout, and this is a copy without csrc")

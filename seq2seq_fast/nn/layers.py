@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from .. import functional
+from ..cuda import forms
 
 
 class _Layer(torch.nn.RNNBase):
@@ -45,9 +46,25 @@ class _Layer(torch.nn.RNNBase):
         if self.proj_size:
             return f"proj_size={self.proj_size}; the fused loop has no projection"
         data = input.data if isinstance(input, PackedSequence) else input
-        if data.is_cuda:
-            return f"input is on {data.device}, where torch calls cuDNN's loop"
-        return functional.why_not_fused(data)
+        why_not = functional.why_not_fused(data)
+        if why_not is not None or not data.is_cuda:
+            return why_not
+        choice = self.form_on_cuda(input, lengths=lengths)
+        return f"input is on {data.device}, where cuDNN's loop serves: {choice.why}" if choice.forward is None else None
+
+    def form_on_cuda(self, input: Tensor | PackedSequence, hx=None, *, lengths=None) -> forms.Choice:
+        """The form of the persistent loop that takes `input`, which is on CUDA, or none, and why."""
+        packed = isinstance(input, PackedSequence)
+        data = input.data if packed else input
+        batch = 1
+        if packed:
+            batch = int(input.batch_sizes[0])
+        elif data.dim() == 3:
+            batch = data.size(0 if self.batch_first else 1)
+        return forms.choose(
+            self.mode.lower(), data.dtype, self.hidden_size, forms.rounded(batch), 2 if self.bidirectional else 1,
+            packed or lengths is not None, torch.is_grad_enabled(), data.device,
+        )  # fmt: skip
 
     def _weights(self) -> list[list[Tensor]]:
         """The weights by layer, read by name: `functional_call` and parametrizations replace what a name stands for."""

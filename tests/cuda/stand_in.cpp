@@ -39,5 +39,8 @@ LoopStatus launch(Kernel kernel, const Loop& loop, const Plan& plan, LoopForm fo
 
 extern "C" {
 void stand_in_limits(const seq2seq_fast::LoopLimits* limits) { seq2seq_fast::device = *limits; }
+seq2seq_fast::LoopStatus loop_limits(int32_t, seq2seq_fast::LoopLimits* limits) {
+  return seq2seq_fast::current_limits(*limits);
+}
 const char* loop_error(seq2seq_fast::LoopStatus) { return seq2seq_fast::last_error.c_str(); }
 }

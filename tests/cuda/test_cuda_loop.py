@@ -5,8 +5,12 @@ import torch
 from cases import draw, make_hx, make_layer, pack, twin
 from error_rule import assert_as_accurate, error, run
 from oracle import Oracle
-from stand_in import STATUS, Launch, Layer, Limits, Loop, Plan, build, pointer
+from stand_in import StandIn, build, in_place_of_the_cpu
 from test_lengths import packs
+
+from seq2seq_fast.cuda.loop import STATUSES, Limits, Loop
+
+pytestmark = pytest.mark.needs_extension
 
 HALVES = (torch.bfloat16, torch.float16)
 
@@ -21,12 +25,15 @@ def form(request):
     return request.param
 
 
-def check(layer, launch, input, hx=None, **lengths):
-    """Holds `layer`, one of seq2seq_fast.nn's, run by `launch`, to the error rule."""
+def check(layer, library, form, input, hx=None, *, device=(), **lengths):
+    """Holds `layer`, one of seq2seq_fast.nn's, on the stand-in to the error rule; gives the plans it ran by."""
     theirs = packs(layer) if lengths else twin(layer)
-    ours = run(Layer(layer, launch), input, hx, **lengths)
-    assert_as_accurate(ours, run(theirs, input, hx, **lengths), run(Oracle(layer), input, hx, **lengths))
-    return ours
+    expected = run(theirs, input, hx, **lengths), run(Oracle(layer), input, hx, **lengths)
+    with in_place_of_the_cpu(library, form, **dict(device)) as gpu:
+        ours = run(layer, input, hx, **lengths)
+    assert gpu.plans
+    assert_as_accurate(ours, *expected)
+    return [plan for _, plan in gpu.plans]
 
 
 def ragged(steps: int, batch: int) -> torch.Tensor:
@@ -43,14 +50,14 @@ def packed(input, lengths):
 @pytest.mark.parametrize("dtype", (torch.float32, *HALVES))
 def test_a_layer_is_as_accurate_as_torchs(library, form, cell, dtype):
     layer = make_layer(cell, 5, 63, bidirectional=True, dtype=dtype)
-    check(layer, Launch(library, form), draw(4, 3, 5, dtype=dtype), make_hx(layer, 3, dtype))
+    check(layer, library, form, draw(4, 3, 5, dtype=dtype), make_hx(layer, 3, dtype))
 
 
 @pytest.mark.parametrize("hidden_size", (1, 8, 33, 257))
 def test_any_hidden_size(library, form, hidden_size):
     for cell, dtype in (("gru", torch.bfloat16), ("lstm", torch.float32)):
         layer = make_layer(cell, 5, hidden_size, dtype=dtype)
-        check(layer, Launch(library, form), draw(3, 2, 5, dtype=dtype), make_hx(layer, 2, dtype))
+        check(layer, library, form, draw(3, 2, 5, dtype=dtype), make_hx(layer, 2, dtype))
 
 
 # units of a block, and whether weights are left over for shared memory
@@ -60,33 +67,33 @@ def test_any_hidden_size(library, form, hidden_size):
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
 def test_any_share_of_a_block(library, cell, dtype, hidden_size, sms, units):
     layer = make_layer(cell, 5, hidden_size, dtype=dtype)
-    launch = Launch(library, "grid", sms=sms)
-    check(layer, launch, draw(3, 18, 5, dtype=dtype), make_hx(layer, 18, dtype))
-    assert [plan.units for plan in launch.plans] == [units, units]
+    plans = check(layer, library, "grid", draw(3, 18, 5, dtype=dtype), make_hx(layer, 18, dtype), device={"sms": sms})
+    assert [plan.units for plan in plans] == [units, units]
 
 
 @pytest.mark.parametrize("sms", (2, 16, 132))
 def test_any_number_of_rows(library, form, cell, sms):
     """More than a group's one turn takes; groups that share the rows, evenly or not; rows that end at any step."""
     layer = make_layer(cell, 5, 31, bidirectional=True)
-    launch = Launch(library, form, sms=sms)
-    check(layer, launch, packed(draw(5, 70, 5), ragged(5, 70)), make_hx(layer, 70))
-    assert launch.plans[0].groups == (5 if sms == 132 else 1 if sms == 2 else launch.plans[0].groups)
+    input = packed(draw(5, 70, 5), ragged(5, 70))
+    plans = check(layer, library, form, input, make_hx(layer, 70), device={"sms": sms})
+    assert plans[0].groups == (5 if sms == 132 else 1 if sms == 2 else plans[0].groups)
 
 
 @pytest.mark.parametrize("batch_first", (False, True), ids=("time_first", "batch_first"))
 def test_lengths_of_padded_input(library, form, cell, batch_first):
     layer = make_layer(cell, 5, 17, bidirectional=True, batch_first=batch_first)
     input = draw(*((4, 6) if batch_first else (6, 4)), 5)
-    check(layer, Launch(library, form), input, make_hx(layer, 4), lengths=torch.tensor([2, 6, 1, 4]))
+    check(layer, library, form, input, make_hx(layer, 4), lengths=torch.tensor([2, 6, 1, 4]))
 
 
 def test_rows_of_no_steps_keep_their_state(library, form, cell):
     layer = make_layer(cell, 5, 17, bidirectional=True)
-    ours, oracle = (
-        run(module, draw(3, 4, 5), make_hx(layer, 4), lengths=torch.tensor([0, 3, 0, 1]))
-        for module in (Layer(layer, Launch(library, form)), Oracle(layer))
-    )
+    arguments = (draw(3, 4, 5), make_hx(layer, 4))
+    lengths = torch.tensor([0, 3, 0, 1])
+    oracle = run(Oracle(layer), *arguments, lengths=lengths)
+    with in_place_of_the_cpu(library, form):
+        ours = run(layer, *arguments, lengths=lengths)
     assert_as_accurate(ours, {name: exact.float() for name, exact in oracle.items()}, oracle)
 
 
@@ -96,21 +103,25 @@ def test_no_order_of_events_matters(library, form, seed):
     for cell in ("gru", "lstm"):
         layer = make_layer(cell, 5, 31, bidirectional=True, dtype=torch.bfloat16)
         input, hx = packed(draw(4, 20, 5), ragged(4, 20)), make_hx(layer, 20)
-        fair, unfair = (run(Layer(layer, Launch(library, form, seed=s, sms=16)), input, hx) for s in (0, seed))
+        with in_place_of_the_cpu(library, form, sms=16) as gpu:
+            fair = run(layer, input, hx)
+            gpu.seed = seed
+            unfair = run(layer, input, hx)
         assert fair.keys() == unfair.keys()
         for name in fair:
             assert torch.equal(fair[name], unfair[name]), name
 
 
 def test_without_a_bias_and_without_a_state(library, form, cell):
-    check(make_layer(cell, 5, 17, bias=False), Launch(library, form), draw(4, 3, 5))
+    check(make_layer(cell, 5, 17, bias=False), library, form, draw(4, 3, 5))
 
 
 def test_inference_gives_the_bits_of_training(library, form, cell):
-    layer = Layer(make_layer(cell, 5, 17, bidirectional=True), Launch(library, form))
-    trained = run(layer, draw(4, 3, 5))
-    with torch.no_grad():
-        infers = run(layer, draw(4, 3, 5), backward=False)
+    layer = make_layer(cell, 5, 17, bidirectional=True)
+    with in_place_of_the_cpu(library, form):
+        trained = run(layer, draw(4, 3, 5))
+        with torch.no_grad():
+            infers = run(layer, draw(4, 3, 5), backward=False)
     for name, result in infers.items():
         assert torch.equal(result, trained[name]), name
 
@@ -120,7 +131,11 @@ def test_tf32_is_as_accurate_as_float16(library, form, cell):
     layer = make_layer(cell, 5, 63)
     input, hx = draw(4, 3, 5), make_hx(layer, 3)
     exact = run(Oracle(layer), input, hx)
-    tf32, float32 = (run(Layer(layer, Launch(library, form, tf32=on)), input, hx) for on in (True, False))
+    results = []
+    for on in (True, False):
+        with in_place_of_the_cpu(library, form, tf32=on):
+            results.append(run(layer, input, hx))
+    tf32, float32 = results
     float16 = run(twin(layer).half(), input, hx)
     assert_as_accurate(
         {name: result.half() for name, result in tf32.items()}, float16, {n: e for n, e in exact.items()}
@@ -129,11 +144,11 @@ def test_tf32_is_as_accurate_as_float16(library, form, cell):
 
 
 def plan(library, form, *, hidden_size, batch, directions=1, cell=0, dtype=1, max_sms=0, backward=False, **limits):
-    loop, found = Loop(), Plan()
+    loop = Loop()
     loop.cell, loop.dtype, loop.directions = cell, dtype, directions
     loop.hidden_size, loop.steps, loop.batch, loop.max_sms = hidden_size, 10, batch, max_sms
     limits = Limits(limits.get("sms", 132), limits.get("shared_memory", 232448), limits.get("cluster", 16), 0)
-    return STATUS[library.loop_plan(loop, form == "cluster", backward, limits, found)], found
+    return StandIn(library).plan(loop, form, backward, limits)
 
 
 def test_the_plans_of_an_h200(library):
@@ -169,16 +184,20 @@ def test_what_does_not_fit_is_refused(library):
 
 
 def test_a_call_is_checked_before_it_runs(library):
-    library.stand_in_limits(Limits(132, 232448, 16, 0))
-    loop, sizes = Loop(), torch.ones(1, dtype=torch.int64)
+    stand_in, loop, sizes = StandIn(library), Loop(), torch.ones(1, dtype=torch.int64)
+    stand_in.limits(None)
+
+    def forward(form=0):
+        return STATUSES[stand_in.functions.loop_forward(loop, form, None)]
+
     loop.directions, loop.hidden_size, loop.steps, loop.batch = 1, 8, 1, 1
-    assert STATUS[library.loop_forward(loop, 0, None)] == "bad_argument"
-    assert STATUS[library.loop_backward(loop, 0, None)] == "bad_argument"
-    loop.active = loop.by_step = pointer(sizes)
+    assert forward() == "bad_argument"
+    assert STATUSES[stand_in.functions.loop_backward(loop, 0, None)] == "bad_argument"
+    loop.active = loop.by_step = sizes.data_ptr()
     memory = torch.zeros(512)
     for name in ("weight_hh", "x_gates", "output", "h_n"):
-        setattr(loop.direction[0], name, pointer(memory))
-    assert STATUS[library.loop_forward(loop, 0, None)] == "no_workspace"
-    assert STATUS[library.loop_forward(loop, 2, None)] == "bad_argument"
+        setattr(loop.direction[0], name, memory.data_ptr())
+    assert forward() == "no_workspace"
+    assert forward(2) == "bad_argument"
     loop.batch = 0
-    assert STATUS[library.loop_forward(loop, 0, None)] == "ok"
+    assert forward() == "ok"

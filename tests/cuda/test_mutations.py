@@ -8,7 +8,7 @@ import torch
 from cases import draw, make_hx, make_layer
 from error_rule import assert_as_accurate, run
 from oracle import Oracle
-from stand_in import CSRC, Launch, Layer, build
+from stand_in import CSRC, build, in_place_of_the_cpu
 from test_cuda_loop import packed, ragged
 
 # name: file, then what is replaced by what
@@ -89,7 +89,9 @@ def holds(library, expected):
     torch.set_num_threads(1)
     for seed in (0, 1, 3, 4):
         for layer, input, hx, form, sms, theirs, exact in expected:
-            assert_as_accurate(run(Layer(layer, Launch(library, form, seed=seed, sms=sms)), input, hx), theirs, exact)
+            with in_place_of_the_cpu(library, form, seed=seed, sms=sms):
+                ours = run(layer, input, hx)
+            assert_as_accurate(ours, theirs, exact)
 
 
 def survives(folder, expected, file=None, *replacements) -> bool:
