@@ -57,7 +57,7 @@ def rounded(batch: int) -> int:
 
 
 def choose(*layer) -> Choice:
-    """The forms for a layer, given as the fields of Layer, and how they split it; or why torch's own loop serves better.
+    """The forms for a layer, given as the fields of Layer, and how they split it; or why torch's own loop is better.
 
     Raises:
         ValueError: `form` is none of those there are.
