@@ -8,7 +8,7 @@ export SEQ2SEQ_FAST_BUILD ?= auto
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check --retries 2
-CSRC := $(shell find csrc -name '*.h' -o -name '*.cpp')
+CSRC := $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 
 TORCH_READY := $(VENV)/.torch-$(TORCH)
@@ -19,7 +19,7 @@ BUILT := $(VENV)/.built-$(SEQ2SEQ_FAST_BUILD)
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
-	@echo 'ARGS="..." passes arguments on; PYTHON=, TORCH=version, TORCH_INDEX=url, SEQ2SEQ_FAST_BUILD=auto|none|cpu choose the set-up'
+	@echo 'ARGS="..." passes arguments on; PYTHON=, TORCH=version, TORCH_INDEX=url, SEQ2SEQ_FAST_BUILD=auto|none|cpu|cuda choose the set-up'
 
 demo: $(VENV)/.extra-demo ## trains the pronunciation model on torch.nn and on seq2seq_fast, side by side
 	$(PY) examples/pronunciation.py $(ARGS)
@@ -60,7 +60,7 @@ lint: $(VENV)/.extra-dev ## ruff and clang-format, changing nothing
 	$(VENV)/bin/clang-format --dry-run --Werror $(CSRC)
 
 clean: ## removes all that make made
-	rm -rf $(VENV) build dist *.egg-info seq2seq_fast/_build.py seq2seq_fast/_C*.so .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info seq2seq_fast/_build.py seq2seq_fast/_C*.so seq2seq_fast/cuda/_loop.so .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # .pth: where $(PYTHON) is itself a virtual environment, --system-site-packages would pass it over.

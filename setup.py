@@ -1,15 +1,18 @@
-"""Builds the C++ extension where there is a compiler. SEQ2SEQ_FAST_BUILD chooses:
+"""Builds the C++ extension where there is a compiler, and the CUDA kernels where there is nvcc. SEQ2SEQ_FAST_BUILD chooses:
 
-auto  build it; where that fails, install without it and keep the reason for `python -m seq2seq_fast`
-none  leave it out
-cpu   build it or fail
-cuda  reserved for the CUDA kernels of a later version
+auto  build what can be built; where that fails, install without it and keep the reason for `python -m seq2seq_fast`
+none  leave both out
+cpu   build the extension or fail, and leave the CUDA kernels out
+cuda  build both or fail
 
-The torch that will run must be installed already: pip install --no-build-isolation.
+The CUDA kernels are compiled for TORCH_CUDA_ARCH_LIST, else for the GPU that is present, else for sm_80, sm_90 and sm_100;
+where torch itself has no CUDA for sm_90 alone, to check them. The torch that will run must be installed already: pip install --no-build-isolation.
 """
 
 import os
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -23,9 +26,7 @@ from setuptools.errors import CompileError, LinkError
 from torch.utils.cpp_extension import BuildExtension, CppExtension, get_cxx_compiler
 
 mode = os.environ.get("SEQ2SEQ_FAST_BUILD", "auto")
-if mode == "cuda":
-    sys.exit("SEQ2SEQ_FAST_BUILD=cuda: the CUDA kernels come in a later version; use auto, cpu or none")
-if mode not in ("auto", "none", "cpu"):
+if mode not in ("auto", "none", "cpu", "cuda"):
     sys.exit(f"SEQ2SEQ_FAST_BUILD={mode}: expected auto, none, cpu or cuda")
 
 # ninja lies beside the interpreter, which need not be on PATH
@@ -50,8 +51,56 @@ def why_no_compiler() -> str | None:
     return f"the C++ compiler {command[0]} fails ({problem}); install what it misses and reinstall"
 
 
+NVCC = shutil.which("nvcc", path=f"{os.environ['PATH']}:{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/bin")
+
+
+def generate_code() -> str:
+    """nvcc's options for the architectures."""
+    listed = os.environ.get("TORCH_CUDA_ARCH_LIST")
+    if listed:
+        asked = re.split(r"[;, ]+", listed.strip())
+    elif torch.cuda.is_available():
+        asked = sorted({"{}.{}".format(*torch.cuda.get_device_capability(k)) for k in range(torch.cuda.device_count())})
+    else:
+        asked = ["8.0", "9.0", "10.0"] if torch.version.cuda else ["9.0"]
+    options = []
+    for name in asked:
+        found = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", name)
+        if not found:
+            raise CompileError(f"TORCH_CUDA_ARCH_LIST: expected names such as 9.0 or 9.0+PTX, got {name!r}")
+        number = "".join(found.group(1, 2, 3))
+        options.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+        if found[4]:
+            options.append(f"-gencode=arch=compute_{number},code=compute_{number}")
+    return " ".join(options)
+
+
+def build_cuda(folder: Path, library: Path) -> str | None:
+    """Compiles csrc/cuda into `library`, with no torch in it. Why it could not be, in one sentence, or None."""
+    library.unlink(missing_ok=True)
+    if mode in ("none", "cpu"):
+        return f"SEQ2SEQ_FAST_BUILD={mode} left them out"
+    if NVCC is None:
+        return "there is no nvcc; install the CUDA toolkit and reinstall"
+    folder.mkdir(parents=True, exist_ok=True)
+    library.parent.mkdir(parents=True, exist_ok=True)
+    sources = sorted(Path("csrc/cuda").resolve().glob("*.cu"))
+    objects = " ".join(f"{source.stem}.o" for source in sources)
+    compile = f"{NVCC} -std=c++17 -O3 --expt-relaxed-constexpr -diag-suppress=1675 -Xcompiler=-fPIC {generate_code()}"
+    Path(folder, "build.ninja").write_text(
+        f"rule nvcc\n  command = {compile} -MD -MF $out.d -c $in -o $out\n  depfile = $out.d\n  deps = gcc\n"
+        f"rule link\n  command = {NVCC} -shared $in -o $out\n"
+        + "".join(f"build {source.stem}.o: nvcc {source}\n" for source in sources)
+        + f"build {library.resolve()}: link {objects}\n"
+    )
+    if subprocess.run(["ninja", "-C", folder, *(["-j", os.environ["MAX_JOBS"]] if "MAX_JOBS" in os.environ else [])],
+                      stdout=sys.stderr).returncode:  # fmt: skip
+        return "csrc/cuda does not compile; `SEQ2SEQ_FAST_BUILD=cuda pip install -v` shows why"
+    return None
+
+
 class Build(BuildExtension):
-    """Builds seq2seq_fast._C, and beside it _build.py: with which torch, or why not."""
+    """Builds seq2seq_fast._C and seq2seq_fast/cuda/_loop.so, and _build.py: with which torch, or why not."""
 
     def finalize_options(self):
         super().finalize_options()
@@ -71,17 +120,27 @@ class Build(BuildExtension):
                 stage = "link" if isinstance(error, LinkError) else "compile"
                 reason = f"csrc does not {stage}; `SEQ2SEQ_FAST_BUILD=cpu pip install -v` shows why"
         if reason is not None:
-            if mode == "cpu":
-                raise CompileError(f"SEQ2SEQ_FAST_BUILD=cpu: {reason}")
+            if mode in ("cpu", "cuda"):
+                raise CompileError(f"SEQ2SEQ_FAST_BUILD={mode}: {reason}")
             extension.optional = True
             print(f"seq2seq_fast: the C++ extension is not built: {reason}", file=sys.stderr)
+        self.loop = built.with_name("cuda") / "_loop.so"
+        why_no_cuda = build_cuda(Path(self.build_temp, "cuda").resolve(), self.loop)
+        if why_no_cuda is not None and mode == "cuda":
+            raise CompileError(f"SEQ2SEQ_FAST_BUILD=cuda: {why_no_cuda}")
         self.record = built.with_name("_build.py")
         self.record.parent.mkdir(parents=True, exist_ok=True)
-        self.record.write_text(f"TORCH = {str(torch.__version__)!r}\nREASON = {reason!r}\n")
+        self.record.write_text(
+            f"TORCH = {str(torch.__version__)!r}\nREASON = {reason!r}\nCUDA_REASON = {why_no_cuda!r}\n"
+        )
 
     def copy_extensions_to_source(self):
         super().copy_extensions_to_source()
         self.copy_file(self.record, f"seq2seq_fast/{self.record.name}")
+        if self.loop.exists():
+            self.copy_file(self.loop, f"seq2seq_fast/cuda/{self.loop.name}")
+        else:
+            Path("seq2seq_fast/cuda", self.loop.name).unlink(missing_ok=True)
 
 
 extension = CppExtension(
@@ -103,7 +162,16 @@ setup(
         "seq2seq_fast",
         *(
             f"seq2seq_fast.{name}"
-            for name in ("benchmarks", "benchmarks.page", "benchmarks.peers", "functional", "kernels", "nn")
+            for name in (
+                "benchmarks",
+                "benchmarks.page",
+                "benchmarks.peers",
+                "cuda",
+                "functional",
+                "kernels",
+                "nn",
+                "seq2seq",
+            )
         ),
     ],
     package_data={"seq2seq_fast.benchmarks": ["bounds.json", "page/page.html", "page/page.css"]},

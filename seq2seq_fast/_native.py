@@ -2,19 +2,22 @@
 
 import torch
 
+try:
+    from . import _build as build
+except ImportError:
+    build = None
+
 
 def _load():
     """The extension and None, or None and why there is none, in one sentence."""
-    try:
-        from . import _build
-    except ImportError:
+    if build is None:
         return None, "the C++ extension is not built: these sources were never installed"
-    if _build.REASON is not None:
-        return None, f"the C++ extension is not built: {_build.REASON}"
+    if build.REASON is not None:
+        return None, f"the C++ extension is not built: {build.REASON}"
     # torch's C++ interface changes from one minor version to the next: loading might crash, not fail
-    if _build.TORCH.split(".")[:2] != torch.__version__.split(".")[:2]:
+    if build.TORCH.split(".")[:2] != torch.__version__.split(".")[:2]:
         return None, (
-            f"the C++ extension is built for torch {_build.TORCH} and this is torch {torch.__version__}: "
+            f"the C++ extension is built for torch {build.TORCH} and this is torch {torch.__version__}: "
             "reinstall seq2seq_fast with pip's --no-build-isolation"
         )
     try:

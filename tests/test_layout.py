@@ -18,7 +18,7 @@ FLOORS = (
     {"functional"},
     {"nn"},
     {"accelerate"},
-    {"explain"},
+    {"explain", "seq2seq"},
     {"__init__"},
     {"benchmarks"},
     {"__main__"},

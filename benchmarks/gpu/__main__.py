@@ -11,7 +11,7 @@ import sys
 import torch
 from tabulate import tabulate
 
-from . import attention, cells
+from . import attention, cells, layers
 from .case import measure
 
 
@@ -21,7 +21,7 @@ def main() -> None:
     import triton
 
     rows = []
-    for case in itertools.chain(cells.cases("cuda"), attention.cases("cuda")):
+    for case in itertools.chain(layers.cases("cuda"), cells.cases("cuda"), attention.cases("cuda")):
         for mode in case.modes:
             rows.append(measure(case, mode))
             print(rows[-1], flush=True)

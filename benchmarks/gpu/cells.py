@@ -1,4 +1,4 @@
-"""A cell's step, as a decoder takes it, against torch's cell; and a layer, step by step, against cuDNN's loop."""
+"""A cell's step, as a decoder takes it, against torch's cell."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,7 +13,6 @@ from .case import Case
 CELLS = ("GRU", "LSTM", "RNN")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 SIZES = ((1, 512), (64, 512), (256, 1024))  # batch, and width of input and state
-STEPS = 20
 
 
 def cases(device: str, dtypes=DTYPES, sizes=SIZES) -> Iterator[Case]:
@@ -22,7 +21,6 @@ def cases(device: str, dtypes=DTYPES, sizes=SIZES) -> Iterator[Case]:
             for batch, size in sizes:
                 torch.manual_seed(0)
                 yield step(cell, dtype, batch, size, device)
-                yield layer(cell, dtype, batch, size, device)
 
 
 def step(cell: str, dtype: torch.dtype, batch: int, size: int, device: str) -> Case:
@@ -38,18 +36,6 @@ def step(cell: str, dtype: torch.dtype, batch: int, size: int, device: str) -> C
 
     runs = (partial(with_state, module) for module in (theirs, ours, in_float64(theirs)))
     return Case(f"{cell} step {batch}x{size}", "torch.nn", inputs, *runs)
-
-
-def layer(cell: str, dtype: torch.dtype, batch: int, size: int, device: str) -> Case:
-    theirs = getattr(torch.nn, cell)(size, size).to(device, dtype)
-    weights = list(theirs.parameters())
-    input = torch.randn(STEPS, batch, size, device=device, dtype=dtype)
-    name = {"GRU": "gru", "LSTM": "lstm", "RNN": "rnn_tanh"}[cell]
-
-    def ours(x):
-        return torch.ops.seq2seq_fast.rnn_layer(x, None, None, weights, None, None, name, False)
-
-    return Case(f"{cell} layer {STEPS}x{batch}x{size}", "torch.nn", [input], theirs, ours, in_float64(theirs))
 
 
 def in_float64(module: torch.nn.Module):

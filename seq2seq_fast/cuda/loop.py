@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from .. import _native
+
 CELLS = ("gru", "lstm", "rnn_tanh", "rnn_relu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 FORMS = ("grid", "cluster")
@@ -93,7 +95,8 @@ def library() -> tuple[Library | None, str | None]:
     """The library and None, or None and why there is none, in one sentence."""
     path = Path(__file__).with_name("_loop.so")
     if not path.exists():
-        return None, "the CUDA kernels are not built: reinstall seq2seq_fast where nvcc is"
+        why = getattr(_native.build, "CUDA_REASON", None) or "these sources were never installed"
+        return None, f"the CUDA kernels are not built: {why}"
     if not torch.cuda.is_available():
         return None, "torch sees no GPU"
     try:
