@@ -1,12 +1,13 @@
-"""Builds the C++ extension where there is a compiler, and the CUDA kernels where there is nvcc. SEQ2SEQ_FAST_BUILD chooses:
+"""Builds the C++ extension where there is a compiler and the CUDA kernels where there is nvcc. SEQ2SEQ_FAST_BUILD says:
 
 auto  build what can be built; where that fails, install without it and keep the reason for `python -m seq2seq_fast`
 none  leave both out
 cpu   build the extension or fail, and leave the CUDA kernels out
 cuda  build both or fail
 
-The CUDA kernels are compiled for TORCH_CUDA_ARCH_LIST, else for the GPU that is present, else for sm_80, sm_90 and sm_100;
-where torch itself has no CUDA for sm_90 alone, to check them. The torch that will run must be installed already: pip install --no-build-isolation.
+The CUDA kernels are compiled for TORCH_CUDA_ARCH_LIST, else for the GPU that is present, else for sm_80, sm_90 and
+sm_100; where torch itself has no CUDA, for sm_90 alone, to check them. The torch that will run must be installed
+already: pip install --no-build-isolation.
 """
 
 import os

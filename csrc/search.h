@@ -61,6 +61,7 @@ struct Search {
   int64_t eos;  // -1: no token ends a row
   int64_t pad;
   double length_penalty;
+  const int64_t* forced;  // (T, B), or null; the token of a step where not negative, without a score; one beam
   const double* uniforms;  // (T, B), or null: the best tokens
   double temperature, top_p;
   int64_t top_k;  // 0: all

@@ -3,6 +3,7 @@
 // seq2seq_fast/search_ops.py has the schemas, reference_search.py says what each operator returns.
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
 
@@ -137,8 +138,8 @@ std::vector<Tensor> search(const Tensor& start, const Tensor& embedding, Optiona
                            OptionalTensor mask, OptionalTensor weight_query, OptionalTensor bias_query,
                            OptionalTensor score_weight, std::string_view score, std::string_view empty_rows,
                            int64_t max_steps, std::optional<int64_t> eos, int64_t pad, int64_t beams,
-                           double length_penalty, OptionalTensor uniforms, double temperature, int64_t top_k,
-                           double top_p, bool alphas) {
+                           double length_penalty, OptionalTensor forced, OptionalTensor uniforms, double temperature,
+                           int64_t top_k, double top_p, bool alphas) {
   TORCH_CHECK(embedding.dim() == 2, "embedding: expected (V, E), got ", embedding.sizes());
   TORCH_CHECK(weight_out.dim() == 2, "weight_out: expected 2 dimensions, got ", weight_out.dim());
   Decoder decoder(context, h_0, c_0, weights, cell, weight_out, bias_out, embedding.size(1));
@@ -160,6 +161,18 @@ std::vector<Tensor> search(const Tensor& start, const Tensor& embedding, Optiona
   search.eos = eos.value_or(-1);
   search.pad = pad;
   search.length_penalty = length_penalty;
+  Tensor given;
+  if (forced.has_value()) {
+    TORCH_CHECK(forced->is_cpu() && forced->scalar_type() == at::kLong &&
+                    forced->sizes() == at::IntArrayRef({max_steps, B}) && beams == 1 && !alphas,
+                "forced: expected int64 [", max_steps, ", ", B, "] on the CPU, one beam and no alphas, got ",
+                forced->scalar_type(), " ", forced->sizes(), ", ", beams, " and ", alphas);
+    given = forced->contiguous();
+    search.forced = given.const_data_ptr<int64_t>();
+    const int64_t highest = *std::max_element(search.forced, search.forced + given.numel());
+    TORCH_CHECK_VALUE(highest < search.vocabulary, "forced: expected tokens below ", search.vocabulary, ", got ",
+                      highest);
+  }
   Tensor drawn;
   if (uniforms.has_value()) {
     TORCH_CHECK(uniforms->is_cpu() && uniforms->scalar_type() == at::kDouble &&

@@ -1,4 +1,4 @@
-"""Trains models of one program side by side, from the same weights on the same batches and coins; one table at the end."""
+"""Trains models of one program side by side, from the same weights, batches and coins; one table at the end."""
 
 import argparse
 import time

@@ -1,4 +1,4 @@
-"""Two corners of a noisy square, clockwise or not: what are the other two? Real values, fed back; with attention or not.
+"""Two corners of a noisy square, clockwise or not: and the other two? Real values, fed back; with attention or not.
 
 Draws some squares, and with attention its weights.
 """

@@ -144,6 +144,7 @@ def search(
     pad: int,
     beams: int,
     length_penalty: float,
+    forced: Tensor | None,
     uniforms: Tensor | None,
     temperature: float,
     top_k: int,
@@ -167,6 +168,8 @@ def search(
         context ... empty_rows: see `decoder`.
         max_steps: T, at least 1. eos: the token that ends a hypothesis, or None. pad: what follows it.
         beams: K, at most V.
+        forced: (T, B) int64, for K = 1 and without alphas; or None. Where not negative it is the token of that step,
+            and adds nothing to the score.
         uniforms: (T, B) float64 in [0, 1), for K = 1; or None.
         alphas: whether to return the weights of attention.
 
@@ -210,9 +213,13 @@ def search(
             best = ranked.flatten(1).sort(dim=-1, descending=True, stable=True).indices[:, :beams]
             parent, chosen = best // vocabulary, best % vocabulary
         slot = torch.arange(rows, device=start.device).unsqueeze(1) * ended.size(1) + parent
+        log_prob = log_probs[slot, chosen]
+        if forced is not None:
+            free = forced[t].view(rows, 1) < 0
+            chosen, log_prob = chosen.where(free, forced[t].view(rows, 1)), log_prob.where(free, 0)
         ended, length, sums = (x.gather(1, parent) for x in (ended, length, sums))
         token = torch.where(ended, pad, chosen)
-        sums = torch.where(ended, sums, sums + log_probs[slot, chosen])
+        sums = torch.where(ended, sums, sums + log_prob)
         length = torch.where(ended, length, t + 1)
         tokens = torch.cat([tokens.gather(1, parent.unsqueeze(-1).expand(-1, -1, t)), token.unsqueeze(-1)], -1)
         if alphas:

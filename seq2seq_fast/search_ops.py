@@ -12,7 +12,7 @@ DECODER_ARGS = (
 )
 SEARCH_ARGS = (
     f"Tensor start, Tensor embedding, {DECODER_ARGS}, int max_steps, int? eos, int pad, int beams, "
-    "float length_penalty, Tensor? uniforms, float temperature, int top_k, float top_p, bool alphas"
+    "float length_penalty, Tensor? forced, Tensor? uniforms, float temperature, int top_k, float top_p, bool alphas"
 )
 FEEDBACK_ARGS = f"Tensor start, {DECODER_ARGS}, int steps, bool alphas"
 

@@ -94,11 +94,12 @@ class Case:
         pad=-7,
         beams=1,
         length_penalty=0.0,
+        forced=None,
         uniforms=None,
         temperature=1.0,
         top_k=0,
         top_p=1.0,
     ) -> tuple:
         """The operator's last arguments."""
-        alphas = self.memory is not None
-        return max_steps, eos, pad, beams, length_penalty, uniforms, temperature, top_k, top_p, alphas
+        alphas = self.memory is not None and forced is None
+        return max_steps, eos, pad, beams, length_penalty, forced, uniforms, temperature, top_k, top_p, alphas

@@ -130,13 +130,20 @@ CHOICES = [
     (beam_search, (5, 0), {}, ValueError, "beams"),
     (beam_search, (5, 12), {}, ValueError, "beams: expected 1 to 11"),
     (beam_search, (5, 2), {"length_penalty": -0.1}, ValueError, "length_penalty"),
+    (greedy_search, (2,), {"forced": torch.full((3, 2), 11)}, ValueError, "forced: expected tokens below 11, got 11"),
+    (greedy_search, (2,), {"forced": torch.zeros(2, 3).long()}, RuntimeError, r"forced: expected int64 \(3, 2\)"),
+    (greedy_search, (2,), {"forced": torch.zeros(3, 2)}, RuntimeError, "forced: expected int64"),
+    (
+        greedy_search, (2,), {"forced": torch.zeros(3, 2).long(), "return_alphas": True}, ValueError,
+        "forced: expected None where return_alphas",
+    ),
     (sample, (5,), {"temperature": 0.0}, ValueError, "temperature"),
     (sample, (5,), {"temperature": -1.0}, ValueError, "temperature"),
     (sample, (5,), {"top_k": 12}, ValueError, "top_k"),
     (sample, (5,), {"top_k": -1}, ValueError, "top_k"),
     (sample, (5,), {"top_p": 0.0}, ValueError, "top_p"),
     (sample, (5,), {"top_p": 1.1}, ValueError, "top_p"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("search", "args", "kwargs", "error", "words"), CHOICES)

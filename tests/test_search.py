@@ -52,6 +52,20 @@ def test_cells(cell, layers, bias, beams):
     assert tokens.unique().numel() > 1
 
 
+@pytest.mark.parametrize("score", (None, "dot"))
+def test_forced_tokens(score):
+    """Of no rows, of some and of all at a step; an end that is forced is one."""
+    case = Case("gru", rows=40, vocabulary=7, score=score)
+    forced = torch.randint(7, (9, 40))
+    forced[:, 20:][torch.rand(9, 20) < 0.5] = -1
+    forced[3] = -1
+    tokens, lengths, _ = assert_searches(case, forced=forced)
+    runs = torch.arange(9)[:, None] < lengths.view(-1)
+    assert torch.equal(tokens[:, 0].T[runs & (forced >= 0)], forced[runs & (forced >= 0)])
+    assert_searches(case, forced=torch.where(forced < 0, 0, forced), eos=None)
+    assert_searches(case, forced=torch.full_like(forced, -1))
+
+
 @pytest.mark.parametrize("beams", (1, 5))
 @pytest.mark.parametrize("ragged", (False, True))
 @pytest.mark.parametrize("width", (None, 5))

@@ -1,4 +1,4 @@
-"""A layer over many steps against torch.nn's, in each regime that cuDNN has: padded and packed, stacked, bidirectional."""
+"""A layer over many steps against torch.nn's, in each regime of cuDNN: padded and packed, stacked, bidirectional."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -66,6 +66,11 @@ struct Hypotheses {
     of(row)[0] = {0, 0, search.first_token[first_row + row], 0, 0, int32_t(row), false};
   }
 
+  // The token that a row has to take, or -1.
+  int64_t forced(int64_t row, int64_t t) const {
+    return search.forced ? search.forced[t * search.rows + first_row + row] : -1;
+  }
+
   bool done(int64_t row) const {
     for (int64_t k = 0; k < count(row); ++k)
       if (!of(row)[k].ended) return false;
@@ -76,7 +81,11 @@ struct Hypotheses {
   template <class LogitsAt>
   void choose(int64_t row, LogitsAt logits_at, const ChoiceScratch<A>& scratch) const {
     const int64_t t = steps[row];
-    search.uniforms ? draw_one(row, t, logits_at, scratch) : keep_best(row, t, logits_at, scratch);
+    if (forced(row, t) >= 0) {
+      force(row, t);
+    } else {
+      search.uniforms ? draw_one(row, t, logits_at, scratch) : keep_best(row, t, logits_at, scratch);
+    }
     steps[row] = t + 1;
     for (int64_t k = 0; k < search.beams; ++k) {
       const Hypothesis<A>& hypothesis = of(row)[k];
@@ -113,6 +122,14 @@ struct Hypotheses {
  private:
   // ((5 + length) / 6) ** length_penalty: Wu et al., arXiv 1609.08144, equation 14.
   A penalty(int64_t length) const { return A(std::pow((5.0 + double(length)) / 6.0, search.length_penalty)); }
+
+  void force(int64_t row, int64_t t) const {
+    Hypothesis<A>& one = of(row)[0];
+    one.token = forced(row, t);
+    one.length = t + 1;
+    one.score = one.sum / penalty(t + 1);
+    one.ended = one.token == search.eos;
+  }
 
   template <class LogitsAt>
   void draw_one(int64_t row, int64_t t, LogitsAt logits_at, const ChoiceScratch<A>& scratch) const {

@@ -117,9 +117,11 @@ struct SearchLoop {
         layer(t, l);
         team.wait();
       }
-      if (weights.attends) attend(t);
-      output(t);
-      team.wait();
+      if (chooses(t)) {
+        if (weights.attends) attend(t);
+        output(t);
+        team.wait();
+      }
       search.first_vector ? copy_outputs(t) : choose();
     }
     if (search.first_vector) return;
@@ -132,6 +134,14 @@ struct SearchLoop {
   A* h(int64_t t, int64_t l) const { return group.h[t & 1] + l * group.most * group.hidden; }
   A* c(int64_t t, int64_t l) const { return group.c[t & 1] + l * group.most * group.hidden; }
   A* alphas_at(int64_t t, int64_t place) const { return group.alphas + (t * group.most + place) * search.memory.size; }
+
+  // Whether any row has a use for the logits of step t.
+  bool chooses(int64_t t) const {
+    if (!search.forced) return true;
+    for (int64_t i = 0; i < rows; ++i)
+      if (group.hypotheses.forced(i, t) < 0) return true;
+    return false;
+  }
 
   void begin() {
     for (int64_t i = team.begin(rows); i < team.end(rows); ++i) {

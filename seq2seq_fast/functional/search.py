@@ -42,6 +42,7 @@ def greedy_search(
     context: Tensor | None = None,
     memory: Memory | None = None,
     return_alphas: bool = False,
+    forced: Tensor | None = None,
 ) -> Found:
     """Feeds back the likeliest token, of equal ones the lower, until every row has ended.
 
@@ -54,11 +55,15 @@ def greedy_search(
         context: (B, C), appended to the input of every step.
         memory: what the decoder attends to; None: no attention.
         return_alphas: whether to keep the weights of attention.
+        forced: (B, T) int64: where not negative, the token of that step, which adds nothing to the score; not together
+            with return_alphas.
 
     Raises:
         RuntimeError, ValueError, TypeError: an argument of a wrong rank, size, dtype or value, named in the message.
     """
-    return _without_beams(_search(decoder, start, hx, max_steps, eos, pad, context, memory, return_alphas))
+    return _without_beams(
+        _search(decoder, start, hx, max_steps, eos, pad, context, memory, return_alphas, forced=forced)
+    )
 
 
 def beam_search(
@@ -225,6 +230,7 @@ def _search(
     *,
     beams: int = 1,
     length_penalty: float = 0.0,
+    forced: Tensor | None = None,
     draws: bool = False,
     generator: torch.Generator | None = None,
     temperature: float = 1.0,
@@ -239,6 +245,16 @@ def _search(
     arguments = decoder_arguments(decoder, hx, context, memory, embedding_width(decoder))
     h_0 = arguments[1]
     tokens = first_tokens(start, decoder.embedding, h_0)
+    if forced is not None:
+        shape = (h_0.size(1), max_steps)
+        if return_alphas:
+            raise ValueError("forced: expected None where return_alphas is set")
+        if forced.shape != shape or forced.dtype != torch.int64 or forced.device != h_0.device:
+            raise RuntimeError(
+                f"forced: expected int64 {shape} on {h_0.device}, got {forced.dtype} {tuple(forced.shape)} on "
+                f"{forced.device}"
+            )
+        forced = forced.t()
     uniforms = None
     if draws:
         shape = (max_steps, h_0.size(1))
@@ -252,6 +268,7 @@ def _search(
         pad,
         beams,
         length_penalty,
+        forced,
         uniforms,
         temperature,
         top_k,
@@ -261,8 +278,14 @@ def _search(
     return Found(*results) if return_alphas else Found(*results, None)
 
 
+def searches(h_0: Tensor, weight_out: Tensor) -> bool:
+    """Whether one operator does the whole loop; else it is plain torch operations, step by step."""
+    fits = h_0.is_cpu and h_0.dtype == weight_out.dtype and h_0.dtype in FUSED_DTYPES
+    return fits and why_not_fused(h_0) is None
+
+
 def _operator(name: str, h_0: Tensor):
-    fused = h_0.dtype in FUSED_DTYPES and why_not_fused(h_0) is None
+    fused = searches(h_0, h_0)
     return getattr(torch.ops.seq2seq_fast, name if fused else f"{name}_composite").default
 
 

@@ -44,9 +44,12 @@ class AttentionDecoder(Decoder):
         return self.output(torch.cat([self.attention(query), query], -1))
 
     @property
-    def searches(self) -> bool:
-        """Whether functional's searches take this attention."""
+    def has_one_head(self) -> bool:
+        """As functional's searches want it."""
         return self.attention.num_heads == 1
+
+    def _searches(self, hx) -> bool:
+        return self.has_one_head and super()._searches(hx)
 
     def memory(self) -> functional.Memory:
         attention = self.attention

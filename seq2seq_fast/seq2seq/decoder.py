@@ -63,14 +63,14 @@ class Decoder(torch.nn.Module):
         Returns:
             (B, T, V) or (B, T, F).
         """
+        starts, masks = [0], None
+        if teacher_forcing != 1:
+            forced, masks = self._draws(inputs, teacher_forcing)
+            starts += [step + 1 for step, target in enumerate(forced[:-1].tolist()) if not target]
+            if masks is None and len(starts) > 1 and self._searches(hx):
+                inputs, starts = self._with_own(inputs, forced[: starts[-1]], hx, context), [0]
         x = inputs.transpose(0, 1)
         x = x if self.embedding is None else self.embedding(x)
-        batch, layers, dropout = x.size(1), self.rnn.num_layers, self.rnn.dropout if self.training else 0.0
-        if teacher_forcing == 1:
-            starts, masks = [0], None
-        else:
-            shape = (batch, self.rnn.hidden_size)
-            starts, masks = draws(teacher_forcing, x.size(0), shape, layers, dropout, x)
         queries, said = [], None
         for first, end in zip(starts, [*starts[1:], x.size(0)], strict=True):
             run = x[first:end]
@@ -83,6 +83,28 @@ class Decoder(torch.nn.Module):
                 said = self._fed_back(query[-1:])
         query = queries[0] if len(queries) == 1 else torch.cat(queries)
         return self.project(query.transpose(0, 1))
+
+    def _draws(self, inputs: Tensor, teacher_forcing: float):
+        """After which steps the input is the target, and the masks between the layers."""
+        rnn = self.rnn
+        dropout = rnn.dropout if self.training else 0.0
+        shape = (inputs.size(0), rnn.hidden_size)
+        return draws(teacher_forcing, inputs.size(1), shape, rnn.num_layers, dropout, self.output.weight)
+
+    def _searches(self, hx) -> bool:
+        """Whether the search operator, in one call without a gradient, can tell ahead what tokens will be fed back."""
+        h_0 = hx[0] if isinstance(hx, tuple) else hx
+        return self.of_tokens and functional.searches(h_0, self.output.weight)
+
+    @torch.no_grad()
+    def _with_own(self, inputs: Tensor, forced: Tensor, hx, context: Tensor | None) -> Tensor:
+        """`inputs` (B, T), with what the decoder says itself after the steps that are not `forced`."""
+        steps = len(forced)
+        forced = inputs[:, 1 : steps + 1].where(forced, -1)
+        said = functional.greedy_search(
+            self.parameters_of_search(), inputs[:, 0], hx, steps, context=context, memory=self.memory(), forced=forced
+        ).tokens
+        return torch.cat([inputs[:, :1], said, inputs[:, steps + 1 :]], 1)
 
     def project(self, query: Tensor) -> Tensor:
         """(B, T, H) states to (B, T, V) logits or (B, T, F) vectors."""

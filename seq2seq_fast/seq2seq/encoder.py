@@ -14,8 +14,8 @@ class Encoder(torch.nn.Module):
 
     Args:
         rnn: a GRU, LSTM or RNN, torch.nn's or ours, with any of its flags; torch.nn's is swapped for ours.
-        embedding: from a source to vectors (B, S, E): torch.nn.Embedding for tokens, a Linear for one-hot vectors, which
-            lets the gradient reach them, or any module; None where the source is (B, S, E) already.
+        embedding: from a source to vectors (B, S, E): torch.nn.Embedding for tokens, a Linear for one-hot vectors (so
+            that the gradient reaches them), or any module; None where the source is (B, S, E) already.
 
     Raises:
         TypeError: `rnn` is no recurrent layer.

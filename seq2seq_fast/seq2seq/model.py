@@ -172,7 +172,7 @@ class Seq2Seq(torch.nn.Module):
         """functional.greedy_search from the encoded sources."""
         decoder = self._decoder_of_tokens("greedy")
         hx, context = self.encode(source, source_lengths, source_mask)
-        if isinstance(decoder, AttentionDecoder) and not decoder.searches:
+        if isinstance(decoder, AttentionDecoder) and not decoder.has_one_head:
             return self._greedy_by_steps(hx, context, source.size(0), max_steps, return_alphas)
         return functional.greedy_search(
             decoder.parameters_of_search(), self.bos, hx, max_steps, eos=self.eos, pad=self.pad, context=context,
@@ -248,7 +248,7 @@ class Seq2Seq(torch.nn.Module):
             raise ValueError("return_alphas: expected a decoder with attention")
         first = self._start(source, source_lengths, start)
         hx, context = self.encode(source, source_lengths, source_mask)
-        if decoder.embedding is None and (not attends or decoder.searches):
+        if decoder.embedding is None and (not attends or decoder.has_one_head):
             return functional.feedback(
                 decoder.parameters_of_search(), first, hx, steps, context=context, memory=decoder.memory(),
                 return_alphas=return_alphas,
@@ -320,6 +320,6 @@ class Seq2Seq(torch.nn.Module):
         return self.decoder
 
     def _check_one_head(self, name: str) -> None:
-        if isinstance(self.decoder, AttentionDecoder) and not self.decoder.searches:
+        if isinstance(self.decoder, AttentionDecoder) and not self.decoder.has_one_head:
             heads = self.decoder.attention.num_heads
             raise ValueError(f"{name}: expected attention with one head, got num_heads={heads}; greedy takes it")

@@ -62,15 +62,23 @@ def draws(ratio: float, steps: int, shape: tuple[int, ...], layers: int, dropout
     the next input is the target. With a ratio of 0 or 1 there are no coins to flip.
 
     Returns:
-        The first steps of the runs whose inputs are targets but for the first one, and for each gap between two layers
-        the masks (T, B, H), or None without dropout.
+        (T) bool on the CPU, whether the input after each step is the target; and for each gap between two layers the
+        masks (T, B, H), or None without dropout.
     """
-    starts, masks = [0], [[] for _ in range(layers - 1 if dropout else 0)]
-    for step in range(steps):
+    if layers == 1 or not dropout:
+        # the numbers of so many calls, in one
+        return _forced(ratio, steps), None
+    forced, masks = [], [[] for _ in range(layers - 1)]
+    for _ in range(steps):
         for of_layer in masks:
             of_layer.append(torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - dropout))
-        forced = bool(torch.rand(()) < ratio) if 0 < ratio < 1 else ratio == 1
-        if not forced and step + 1 < steps:
-            starts.append(step + 1)
+        forced.append(_forced(ratio, 1))
     kept = 1 - dropout
-    return starts, [torch.stack(of_layer).div_(kept) if kept else torch.stack(of_layer) for of_layer in masks] or None
+    masks = [torch.stack(of_layer) for of_layer in masks]
+    return torch.cat(forced), [of_layer.div_(kept) if kept else of_layer for of_layer in masks]
+
+
+def _forced(ratio: float, steps: int) -> Tensor:
+    if 0 < ratio < 1:
+        return torch.rand(steps) < ratio
+    return torch.full((steps,), ratio == 1)
