@@ -1,4 +1,4 @@
-"""Learns to pronounce English words on torch.nn and on seq2seq_fast.nn: the same losses, in less time.
+"""Learns to pronounce English words on torch.nn and on seq2seq_fast: the same losses, in less time.
 
 Trains one encoder-decoder model on each engine in turn, on the CMU Pronouncing Dictionary, from the same
 initial weights on the same batches. Prints a table and draws the losses and speeds.
@@ -6,22 +6,25 @@ initial weights on the same batches. Prints a table and draws the losses and spe
 
 import argparse
 import os
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 
 import torch
 from pronounce import full, report
-from pronounce.exam import Exam
+from pronounce.exam import BEAMS, Exam, beam, decode_in_turn, greedy
+from pronounce.fused import FusedPronouncer
 from pronounce.model import Pronouncer
 from pronounce.training import Learner, race
-from pronounce.words import Examples, read_dictionary, split
+from pronounce.words import LETTERS, PHONEMES, Examples, read_dictionary, split
 
-import seq2seq_fast.nn
 from seq2seq_fast import _native
+from seq2seq_fast.functional import greedy_search
 
-ENGINES = {"torch.nn": torch.nn, "seq2seq_fast.nn": seq2seq_fast.nn}
+ENGINES = {"torch.nn": partial(Pronouncer, torch.nn), "seq2seq_fast": FusedPronouncer}
 QUICK = {"cell": "gru", "batch_size": 32, "embedding_size": 64, "hidden_size": 128, "layers": 1}
-FULL = {"cell": "lstm", "batch_size": 128, "embedding_size": 256, "hidden_size": 512, "layers": 2}
+FULL = {"cell": "lstm", "batch_size": 128, "embedding_size": 256, "hidden_size": 256, "layers": 2}
+LEARNING_RATE = 2e-3
 FLOAT64_STEPS = 500
 
 
@@ -43,9 +46,9 @@ def main(arguments: list[str] | None = None) -> None:
     training, validation, test = split(dictionary, count, args.seed)
     examples = Examples(training)
     if _native.reason:
-        print(f"seq2seq_fast.nn has only torch's own layers to offer here, so expect no gain: {_native.reason}.")
+        print(f"seq2seq_fast has only torch's own layers to offer here, so expect no gain: {_native.reason}.")
     if args.full:
-        learner = make_learner("seq2seq_fast.nn", args, examples, learning_rate=1e-3, dropout=0.3)
+        learner = make_learner("seq2seq_fast", args, examples, dropout=0.3)
         exams = Exam(validation, args.batch_size), Exam(test, args.batch_size)
         full.train(learner, examples, *exams, args.batch_size, args.output)
     else:
@@ -68,28 +71,47 @@ def compare(args: argparse.Namespace, examples: Examples, exam: Exam) -> None:
     print(f"Pronouncing {len(exam.references):,} words that were not in the training ...")
     models = [learner.model for learner in learners]
     errors = [exam.mark(model) for model in models]
+    with_beams = exam.mark(models[1], beam)
     models[0].load_state_dict(models[1].state_dict())
-    speeds, same_answers = exam.race(models)
-    results = list(map(report.Result, learners, errors, speeds))
+    decoding = {
+        "greedy": decode_in_turn(models, exam.batches, greedy),
+        f"{BEAMS} beams": decode_in_turn(models, exam.batches[::BEAMS], beam),
+        "a word a call": decode_in_turn(models, exam.alone(500), greedy),
+    }
+    results = [
+        report.Result(learner, of_learner, {name: speeds[i] for name, (speeds, _) in decoding.items()})
+        for i, (learner, of_learner) in enumerate(zip(learners, errors, strict=True))
+    ]
     in_float64 = make_learner("torch.nn", args, examples)
     in_float64.engine += " in float64"
     in_float64.model.double()
     for _ in range(min(FLOAT64_STEPS, report.steps_both_made(*learners))):
         in_float64.step()
     print(report.comparison(results))
-    print(f"With the same weights in both, {same_answers:.2%} of the words are pronounced alike.\n")
+    print(f"With {BEAMS} beams: {with_beams}.")
+    alike = ", ".join(f"{same:.2%} {name}" for name, (_, same) in decoding.items())
+    print(f"With the same weights in both, so many words are pronounced alike: {alike}.\n")
     print(report.agreement(*learners, in_float64))
     print("Training magnifies every rounding; the last column shows how far torch.nn drifts from itself.")
-    report.figure(results, title, args.output)
+    report.figure(results, alignment(models[1], exam), title, args.output)
     print(f"Drawn in {args.output}.")
 
 
-def make_learner(engine: str, args, examples: Examples, *, learning_rate=2e-3, dropout=0.0) -> Learner:
+def alignment(model: FusedPronouncer, exam: Exam) -> report.Alignment:
+    """What the model attends to in the longest of the words that can still be read in a small figure."""
+    batch = next(batch for batch in exam.alone(len(exam.references)) if batch.letters.size(1) <= 12)
+    found = model.search(greedy_search, batch.letters, batch.lengths, return_alphas=True)
+    letters = [LETTERS[letter] for letter in batch.letters[0]]
+    said = [PHONEMES[phoneme] for phoneme in found.tokens[0, : found.lengths[0]]]
+    return report.Alignment(letters, said, found.alphas[0, : len(said)])
+
+
+def make_learner(engine: str, args, examples: Examples, *, dropout=0.0) -> Learner:
     """From the same arguments, the same initial weights and the same batches on either engine."""
     torch.manual_seed(args.seed)
     sizes = args.embedding_size, args.hidden_size, args.layers
-    model = Pronouncer(ENGINES[engine], args.cell, *sizes, dropout)
-    return Learner(engine, model, examples.forever(args.batch_size, args.seed), learning_rate)
+    model = ENGINES[engine](args.cell, *sizes, dropout)
+    return Learner(engine, model, examples.forever(args.batch_size, args.seed), LEARNING_RATE)
 
 
 def argument_parser() -> argparse.ArgumentParser:
@@ -101,7 +123,7 @@ def argument_parser() -> argparse.ArgumentParser:
     time.add_argument(
         "--full",
         action="store_true",
-        help=f"{full.EPOCHS} epochs of a larger model on seq2seq_fast.nn alone, toward the published error; "
+        help=f"{full.EPOCHS} epochs of a larger model on seq2seq_fast alone, toward the published error; "
         "takes hours, and Ctrl-C keeps the best epoch",
     )
     option("--cell", choices=("gru", "lstm"), help=defaults("cell"))
@@ -119,8 +141,10 @@ def argument_parser() -> argparse.ArgumentParser:
     cores = os.cpu_count() or 1
     threads = min(torch.get_num_threads(), cores)
     option("--threads", type=number(int, 1, cores), default=threads, metavar="N", help=f"({threads})")
-    output = Path("out/pronunciation.png")
-    option("--output", type=writable_png, default=output, metavar="PNG", help=f"the figure ({output})")
+    # a string: of no other default would argparse check the type, and so make the folder
+    option(
+        "--output", type=writable_png, default="out/pronunciation.png", metavar="PNG", help="the figure (%(default)s)"
+    )
     return parser
 
 

@@ -21,7 +21,8 @@ sys.path.append(str(EXAMPLES))
 
 import pronunciation  # noqa: E402
 from pronounce import full, report  # noqa: E402
-from pronounce.exam import ErrorRates, Exam, edit_distance  # noqa: E402
+from pronounce.exam import ErrorRates, Exam, beam, decode_in_turn, edit_distance, greedy, spelled_out  # noqa: E402
+from pronounce.fused import FusedPronouncer  # noqa: E402
 from pronounce.model import Pronouncer  # noqa: E402
 from pronounce.training import Learner, race  # noqa: E402
 from pronounce.words import BOS, EOS, LETTERS, PAD, PHONEMES, Examples, pronunciations, split  # noqa: E402
@@ -85,11 +86,25 @@ def test_the_demo_reports_and_draws(tmp_path, capsys):
     path = tmp_path / "new" / "demo.png"
     pronunciation.main([*SMALL, "--steps", "4", "--words", "100", "--output", str(path)])
     said = capsys.readouterr().out
-    for words in ("torch.nn", "seq2seq_fast.nn", "loss up to step 4", "training, words/s", "phoneme error", "100.00%"):
+    for words in (
+        "torch.nn",
+        "seq2seq_fast",
+        "loss up to step 4",
+        "training, words/s",
+        "phoneme error",
+        "With 5 beams",
+        "100.00%",
+    ):
         assert words in said
     pixels = image.imread(path)
-    assert pixels.shape == (630, 1950, 4)
+    assert pixels.shape == (630, 2550, 4)
     assert pixels[..., :3].std() > 0.1
+
+
+def test_the_default_figure_needs_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pronunciation.main([*SMALL, "--steps", "1", "--words", "100"])
+    assert (tmp_path / "out/pronunciation.png").exists()
 
 
 def test_without_the_extension_it_says_so_and_runs(tmp_path, capsys, monkeypatch):
@@ -105,10 +120,10 @@ FULL = [*SMALL, "--full", "--cell", "gru", "--layers", "1"]
 
 
 def test_full_keeps_the_weights_of_the_best_epoch(tmp_path, capsys, monkeypatch):
-    marks = [0.5, 0.3, 0.4, 0.3123]
+    marks = [0.5, 0.3, 0.4, 0.3123, 0.2987]
     weights = []
 
-    def mark(self, model):
+    def mark(self, model, answer=greedy):
         weights.append(model.output.bias.detach().clone())
         return ErrorRates(phonemes=marks[len(weights) - 1], words=0.9)
 
@@ -117,14 +132,16 @@ def test_full_keeps_the_weights_of_the_best_epoch(tmp_path, capsys, monkeypatch)
     pronunciation.main([*FULL, "--output", str(tmp_path / "full.png")])
     assert torch.equal(torch.load(tmp_path / "full.pt")["output.bias"], weights[1])
     assert torch.equal(weights[3], weights[1])
-    assert "phoneme error 31.23%" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "best of 3 epochs" in said
+    assert re.search(r"greedy .* 31.23% .*\n.* 5 beams .* 29.87%", said)
     assert image.imread(tmp_path / "full.png").shape == (630, 1050, 4)
 
 
 def test_ctrl_c_ends_full_with_the_best_epoch_so_far(tmp_path, capsys, monkeypatch):
     interrupt_after(40, monkeypatch)
     pronunciation.main([*FULL, "--output", str(tmp_path / "full.png")])
-    assert "Test words, best epoch: phoneme error" in capsys.readouterr().out
+    assert "Test words, best of 2 epochs" in capsys.readouterr().out
 
 
 def test_ctrl_c_in_the_first_epoch_of_full_leaves_nothing(tmp_path, monkeypatch):
@@ -235,6 +252,56 @@ def test_decoding_repeats_what_teacher_forcing_says():
     fed = torch.cat([torch.full((8, 1), BOS), said[:, :-1]], 1)
     scores, _ = model.decode(fed, *model.encode(batch.letters, batch.lengths))
     assert scores.argmax(-1).equal(said)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("answer", [greedy, beam])
+def test_the_operators_find_what_the_loops_find(cell, answer):
+    torch.manual_seed(0)
+    plain, fused = Pronouncer(torch.nn, cell, 8, 16, layers=2), FusedPronouncer(cell, 8, 16, layers=2)
+    for model in (plain, fused):
+        model.load_state_dict(plain.state_dict())
+        model.double()
+    # sharper than initial weights are, so that words end, and at different steps
+    torch.nn.init.normal_(plain.output.weight, std=3)
+    fused.load_state_dict(plain.state_dict())
+    exam = Exam(WORDS, batch_size=16)
+    for batches in (exam.batches, exam.alone(20)):
+        _, alike = decode_in_turn([plain, fused], batches, answer)
+        assert alike == 1
+    said = {len(one) for batch in exam.batches for one in spelled_out(answer(plain, batch))}
+    assert len(said) > 3
+
+
+def test_words_alone_are_from_the_whole_range_of_lengths():
+    exam = Exam(WORDS, batch_size=16)
+    alone = exam.alone(10)
+    lengths = [batch.letters.size(1) for batch in alone]
+    assert len(alone) == 10 and all(len(batch) == 1 for batch in alone)
+    assert lengths == sorted(lengths, reverse=True) == [int(batch.lengths) for batch in alone]
+    assert lengths[0] == max(map(len, WORDS)) and lengths[-1] <= 5
+
+
+def test_more_beams_find_likelier_words():
+    torch.manual_seed(0)
+    model = Pronouncer(torch.nn, "gru", 8, 16, layers=1).double()
+    torch.nn.init.normal_(model.output.weight, std=3)
+    batch = Exam(WORDS, batch_size=32).batches[0]
+    sums = []
+    for beams in (1, 8):
+        said = model.beam(batch.letters, batch.lengths, beams)
+        fed = torch.cat([torch.full((len(said), 1), BOS), said[:, :-1]], 1)
+        scores, _ = model.decode(fed, *model.encode(batch.letters, batch.lengths))
+        gains = scores.log_softmax(-1).gather(-1, said.unsqueeze(-1)).squeeze(-1)
+        sums.append(gains.masked_fill(after_end(said), 0).sum(1))
+    assert model.beam(batch.letters, batch.lengths, 1).equal(
+        torch.where(after_end(one := model.pronounce(batch.letters, batch.lengths)), PAD, one)
+    )
+    assert sums[1].mean() > sums[0].mean()
+
+
+def after_end(said):
+    return (said == EOS).long().cumsum(1) - (said == EOS).long() > 0
 
 
 def test_largest_difference_is_relative_and_over_common_steps():

@@ -8,11 +8,12 @@ import torch
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from .exam import ErrorRates, Exam
+from .exam import BEAMS, ErrorRates, Exam, beam
+from .report import boxed
 from .training import Learner
 from .words import Examples
 
-EPOCHS = 40
+EPOCHS = 30
 PUBLISHED = ErrorRates(phonemes=0.0545, words=0.2355)
 SOURCE = "bidirectional LSTM, arXiv 1506.00196, on an older dictionary and another split"
 
@@ -45,8 +46,16 @@ def train(learner: Learner, examples: Examples, validation: Exam, test: Exam, ba
         if not history:
             raise SystemExit("\nStopped before the end of the first epoch: there is nothing to keep.") from None
     learner.model.load_state_dict(torch.load(checkpoint))
-    print(f"\nTest words, best epoch: {test.mark(learner.model)}.")
-    print(f"Published: {PUBLISHED} ({SOURCE}).")
+    rows = [
+        [name, f"{errors.phonemes:.2%}", f"{errors.words:.2%}"]
+        for name, errors in (
+            ("greedy", test.mark(learner.model)),
+            (f"{BEAMS} beams", test.mark(learner.model, beam)),
+            (f"published: {SOURCE}", PUBLISHED),
+        )
+    ]
+    print(f"\nTest words, best of {len(history)} epochs, {learner.seconds / 60:.0f} minutes of training:")
+    print(boxed(rows, ["", "phoneme error", "word error"]))
     print(f"Weights in {checkpoint}, error rates by epoch in {output}.")
 
 

@@ -1,4 +1,4 @@
-"""The model, written once: `nn` is torch.nn or seq2seq_fast.nn, and nothing else differs."""
+"""The model, written once: `nn` is torch.nn or seq2seq_fast.nn. It decodes in a loop in Python."""
 
 import torch
 import torch.nn.functional as F
@@ -6,6 +6,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from .words import BOS, EOS, LETTERS, PAD, PHONEMES, Batch
+
+LONGER = 8
+"""A word has at most so many more phonemes than letters."""
 
 
 class Pronouncer(torch.nn.Module):
@@ -23,6 +26,7 @@ class Pronouncer(torch.nn.Module):
     def __init__(self, nn, cell: str, embedding_size: int, hidden_size: int, layers: int, dropout: float = 0.0):
         super().__init__()
         recurrent = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
+        self.cell = cell
         self.letters = nn.Embedding(len(LETTERS), embedding_size, padding_idx=PAD)
         self.encoder = recurrent(embedding_size, hidden_size // 2, layers, batch_first=True, bidirectional=True)
         self.phonemes = nn.Embedding(len(PHONEMES), embedding_size, padding_idx=PAD)
@@ -56,12 +60,41 @@ class Pronouncer(torch.nn.Module):
         phoneme = torch.full((len(letters), 1), BOS)
         ended = torch.zeros(len(letters), 1, dtype=torch.bool)
         said = []
-        while not ended.all() and len(said) < letters.size(1) + 8:
+        while not ended.all() and len(said) < letters.size(1) + LONGER:
             scores, state = self.decode(phoneme, state, outputs, padding)
             phoneme = scores.argmax(-1)
             ended |= phoneme == EOS
             said.append(phoneme)
         return torch.cat(said, 1)
+
+    @torch.no_grad()
+    def beam(self, letters: Tensor, lengths: Tensor, beams: int) -> Tensor:
+        """The best of `beams` hypotheses a word, which grow until all have their EOS: (B, U)."""
+        batch, vocabulary = len(letters), len(PHONEMES)
+        state, outputs, padding = self.encode(letters, lengths)
+        first = torch.arange(batch).unsqueeze(1) * beams
+        state = rows_of(state, torch.arange(batch).repeat_interleave(beams))
+        outputs, padding = (x.repeat_interleave(beams, 0) for x in (outputs, padding))
+        phoneme = torch.full((batch * beams, 1), BOS)
+        said = phoneme[:, :0]
+        ended = torch.zeros(batch * beams, 1, dtype=torch.bool)
+        # at first the hypotheses of a word are all the same, and one is enough
+        sums = torch.tensor([0.0] + [-torch.inf] * (beams - 1), dtype=outputs.dtype).repeat(batch, 1)
+        stays = torch.full((vocabulary,), -torch.inf, dtype=outputs.dtype)
+        stays[PAD] = 0
+        while not ended.all() and said.size(1) < letters.size(1) + LONGER:
+            scores, state = self.decode(phoneme, state, outputs, padding)
+            gains = scores.squeeze(1).log_softmax(-1).where(~ended, stays).view(batch, beams, vocabulary)
+            sums, best = (sums.unsqueeze(2) + gains).flatten(1).topk(beams)
+            parent, phoneme = (first + best // vocabulary).flatten(), (best % vocabulary).view(-1, 1)
+            state, said = rows_of(state, parent), torch.cat([said[parent], phoneme], 1)
+            ended = ended[parent] | (phoneme == EOS)
+        return said.view(batch, beams, -1)[:, 0]
+
+
+def rows_of(state, rows: Tensor):
+    """Those rows of the batch of a state."""
+    return tuple(x[:, rows] for x in state) if isinstance(state, tuple) else state[:, rows]
 
 
 def join_directions(state: Tensor) -> Tensor:

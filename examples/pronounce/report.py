@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from tabulate import tabulate
+from torch import Tensor
 
 from .exam import ErrorRates
 from .training import Learner
@@ -19,11 +20,20 @@ COLOURS = ("#8a8f98", "#d1495b")
 
 @dataclass
 class Result:
-    """One engine's race: its training, its marks on the held-out words and its speed in decoding them."""
+    """One engine's race: its training, its marks on the held-out words, its words a second of each way to decode."""
 
     learner: Learner
     errors: ErrorRates
-    words_a_second_decoding: float
+    decoding: dict[str, float]
+
+
+@dataclass
+class Alignment:
+    """A word: its letters, the phonemes said, and the part of each letter in each phoneme (U, T)."""
+
+    letters: list[str]
+    phonemes: list[str]
+    alphas: Tensor
 
 
 def comparison(results: list[Result]) -> str:
@@ -32,7 +42,7 @@ def comparison(results: list[Result]) -> str:
     both = steps_both_made(a, b)
     speeds = {
         "training, words/s": [result.learner.words_a_second for result in results],
-        "decoding, words/s": [result.words_a_second_decoding for result in results],
+        **{f"decoding, {way}, words/s": [result.decoding[way] for result in results] for way in results[0].decoding},
     }
     rows = [
         [f"steps in {a.seconds:,.0f} s and {b.seconds:,.0f} s", *(f"{len(x.losses):,}" for x in (a, b)), ""],
@@ -78,8 +88,8 @@ def boxed(rows: list[list[str]], headers: list[str]) -> str:
     return tabulate(rows, headers, tablefmt="rounded_outline", colalign=alignment, disable_numparse=True)
 
 
-def figure(results: list[Result], title: str, path: Path) -> None:
-    """A PNG: both losses against time and against steps, and the speeds of training and decoding."""
+def figure(results: list[Result], alignment: Alignment, title: str, path: Path) -> None:
+    """A PNG: both losses against time and against steps, the speeds, and what one word's phonemes attend to."""
     style = {
         "font.size": 10,
         "axes.spines.top": False,
@@ -89,15 +99,16 @@ def figure(results: list[Result], title: str, path: Path) -> None:
     losses = [result.learner.losses for result in results]
     steps = [range(1, len(one) + 1) for one in losses]
     with matplotlib.rc_context(style):
-        drawing = Figure(figsize=(13, 4.2), dpi=150, layout="constrained")
+        drawing = Figure(figsize=(17, 4.2), dpi=150, layout="constrained")
         drawing.suptitle(title, x=0.01, ha="left", fontweight="bold")
-        by_time, by_step, speeds = drawing.subplots(1, 3, width_ratios=(1, 1, 0.9))
+        by_time, by_step, speeds, attention = drawing.subplots(1, 4, width_ratios=(1, 1, 0.9, 0.9))
         by_time.set(title="The same time", xlabel="training time [s]")
         draw_losses(by_time, [result.learner.clock for result in results], losses)
         by_step.set(title="The same steps, the same losses", xlabel="step")
         by_step.xaxis.set_major_formatter("{x:,.0f}")
         draw_losses(by_step, steps, losses)
         draw_speeds(speeds, results)
+        draw_alignment(attention, alignment)
         for axes in (by_time, by_step):
             axes.legend([result.learner.engine for result in results], frameon=False, loc="upper right")
         drawing.savefig(path)
@@ -118,15 +129,28 @@ def draw_losses(axes: Axes, xs: list[Sequence[float]], losses: list[list[float]]
 
 
 def draw_speeds(axes: Axes, results: list[Result]) -> None:
-    """Bars relative to the first engine: words a second in training and in decoding need two scales."""
-    speeds = [(result.learner.words_a_second, result.words_a_second_decoding) for result in results]
-    for engine, pair in enumerate(speeds):
-        ratios = [speed / first for speed, first in zip(pair, speeds[0], strict=True)]
-        bars = axes.barh([0.2 - 0.4 * engine, -0.8 - 0.4 * engine], ratios, 0.36, color=COLOURS[engine])
-        labels = [f"{speed:,.0f} words/s\n{ratio:.2f}x" for speed, ratio in zip(pair, ratios, strict=True)]
+    """Bars relative to the first engine: training and each way to decode need scales of their own."""
+    ways = ["training", *results[0].decoding]
+    speeds = [[result.learner.words_a_second, *result.decoding.values()] for result in results]
+    for engine, of_engine in enumerate(speeds):
+        ratios = [speed / first for speed, first in zip(of_engine, speeds[0], strict=True)]
+        places = [0.2 - 0.4 * engine - way for way in range(len(ways))]
+        bars = axes.barh(places, ratios, 0.36, color=COLOURS[engine])
+        labels = [f"{speed:,.0f}/s  {ratio:.2f}x" for speed, ratio in zip(of_engine, ratios, strict=True)]
         axes.bar_label(bars, labels, padding=5)
-    axes.set(title="Speed", xlabel=f"times {results[0].learner.engine}")
-    axes.set_yticks([0, -1], ["training", "decoding"])
+    axes.set(title="Words a second", xlabel=f"times {results[0].learner.engine}")
+    axes.set_yticks([-way for way in range(len(ways))], ways)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.margins(x=0.35)
+
+
+def draw_alignment(axes: Axes, alignment: Alignment) -> None:
+    """A heat map: a row a phoneme, a column a letter."""
+    image = axes.imshow(alignment.alphas.numpy(), cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    axes.set_title("What it attends to")
+    axes.set_xticks(range(len(alignment.letters)), alignment.letters)
+    axes.set_yticks(range(len(alignment.phonemes)), alignment.phonemes)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.figure.colorbar(image, ax=axes, shrink=0.8)

@@ -67,6 +67,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def alone(self, row: int) -> "Batch":
+        """One of the words, without padding after its letters."""
+        rows = slice(row, row + 1)
+        return Batch(self.letters[rows, : int(self.lengths[row])], self.lengths[rows], self.phonemes[rows])
+
 
 class Examples:
     """Every pronunciation of some words, as one padded table."""
