@@ -5,9 +5,9 @@ none  leave both out
 cpu   build the extension or fail, and leave the CUDA kernels out
 cuda  build both or fail
 
-The CUDA kernels are compiled for TORCH_CUDA_ARCH_LIST, else for the GPU that is present, else for sm_80, sm_90 and
-sm_100; where torch itself has no CUDA, for sm_90 alone, to check them. The torch that will run must be installed
-already: pip install --no-build-isolation.
+The CUDA kernels are compiled for TORCH_CUDA_ARCH_LIST, else for the GPUs that are present, else for sm_80, sm_90 and
+sm_100; where torch itself has no CUDA, for sm_90 alone, to check them. `python setup.py build_cuda` compiles them
+alone. The torch that will run must be installed already: pip install --no-build-isolation.
 """
 
 import os
@@ -22,7 +22,7 @@ from glob import glob
 from pathlib import Path
 
 import torch
-from setuptools import setup
+from setuptools import Command, setup
 from setuptools.errors import CompileError, LinkError
 from torch.utils.cpp_extension import BuildExtension, CppExtension, get_cxx_compiler
 
@@ -55,25 +55,24 @@ def why_no_compiler() -> str | None:
 NVCC = shutil.which("nvcc", path=f"{os.environ['PATH']}:{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/bin")
 
 
-def generate_code() -> str:
-    """nvcc's options for the architectures."""
-    listed = os.environ.get("TORCH_CUDA_ARCH_LIST")
-    if listed:
-        asked = re.split(r"[;, ]+", listed.strip())
-    elif torch.cuda.is_available():
-        asked = sorted({"{}.{}".format(*torch.cuda.get_device_capability(k)) for k in range(torch.cuda.device_count())})
-    else:
-        asked = ["8.0", "9.0", "10.0"] if torch.version.cuda else ["9.0"]
-    options = []
-    for name in asked:
-        found = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", name)
-        if not found:
-            raise CompileError(f"TORCH_CUDA_ARCH_LIST: expected names such as 9.0 or 9.0+PTX, got {name!r}")
-        number = "".join(found.group(1, 2, 3))
-        options.append(f"-gencode=arch=compute_{number},code=sm_{number}")
-        if found[4]:
-            options.append(f"-gencode=arch=compute_{number},code=compute_{number}")
-    return " ".join(options)
+def architectures() -> list[str]:
+    """What to compile the CUDA kernels for; none where no GPU that is present can run them."""
+    if listed := os.environ.get("TORCH_CUDA_ARCH_LIST"):
+        return re.split(r"[;, ]+", listed.strip())
+    if torch.cuda.is_available():
+        present = {torch.cuda.get_device_capability(k) for k in range(torch.cuda.device_count())}
+        return ["{}.{}".format(*capability) for capability in sorted(present) if capability >= (8, 0)]
+    return ["8.0", "9.0", "10.0"] if torch.version.cuda else ["9.0"]
+
+
+def generate_code(name: str) -> str:
+    """nvcc's options for one architecture."""
+    found = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", name)
+    if not found:
+        raise CompileError(f"TORCH_CUDA_ARCH_LIST: expected names such as 9.0 or 9.0+PTX, got {name!r}")
+    number = "".join(found.group(1, 2, 3))
+    machine_code = f"-gencode=arch=compute_{number},code=sm_{number}"
+    return machine_code + (f" -gencode=arch=compute_{number},code=compute_{number}" if found[4] else "")
 
 
 def build_cuda(folder: Path, library: Path) -> str | None:
@@ -83,21 +82,40 @@ def build_cuda(folder: Path, library: Path) -> str | None:
         return f"SEQ2SEQ_FAST_BUILD={mode} left them out"
     if NVCC is None:
         return "there is no nvcc; install the CUDA toolkit and reinstall"
+    if not (names := architectures()):
+        return "they need a GPU of compute capability 8.0 or later"
     folder.mkdir(parents=True, exist_ok=True)
     library.parent.mkdir(parents=True, exist_ok=True)
     sources = sorted(Path("csrc/cuda").resolve().glob("*.cu"))
     objects = " ".join(f"{source.stem}.o" for source in sources)
-    compile = f"{NVCC} -std=c++17 -O3 --expt-relaxed-constexpr -diag-suppress=1675 -Xcompiler=-fPIC {generate_code()}"
+    options = ["-std=c++17 -O3 --expt-relaxed-constexpr -diag-suppress=1675 -Xcompiler=-fPIC"]
+    compile = " ".join([NVCC, *options, *map(generate_code, names)])
     Path(folder, "build.ninja").write_text(
         f"rule nvcc\n  command = {compile} -MD -MF $out.d -c $in -o $out\n  depfile = $out.d\n  deps = gcc\n"
         f"rule link\n  command = {NVCC} -shared $in -o $out\n"
         + "".join(f"build {source.stem}.o: nvcc {source}\n" for source in sources)
         + f"build {library.resolve()}: link {objects}\n"
     )
-    if subprocess.run(["ninja", "-C", folder, *(["-j", os.environ["MAX_JOBS"]] if "MAX_JOBS" in os.environ else [])],
-                      stdout=sys.stderr).returncode:  # fmt: skip
+    jobs = ["-j", os.environ["MAX_JOBS"]] if "MAX_JOBS" in os.environ else []
+    if subprocess.run(["ninja", "-C", folder, *jobs], stdout=sys.stderr).returncode:
         return "csrc/cuda does not compile; `SEQ2SEQ_FAST_BUILD=cuda pip install -v` shows why"
     return None
+
+
+class BuildCuda(Command):
+    """Builds the CUDA kernels alone."""
+
+    user_options = [("library=", None, "the file to build")]  # noqa: RUF012 - setuptools wants a list
+
+    def initialize_options(self):
+        self.library = "build/cuda/_loop.so"
+
+    def finalize_options(self):
+        self.library = Path(self.library)
+
+    def run(self):
+        if reason := build_cuda(Path("build/cuda"), self.library):
+            raise CompileError(f"the CUDA kernels: {reason}")
 
 
 class Build(BuildExtension):
@@ -177,5 +195,5 @@ setup(
     ],
     package_data={"seq2seq_fast.benchmarks": ["bounds.json", "page/page.html", "page/page.css"]},
     ext_modules=[extension],
-    cmdclass={"build_ext": Build},
+    cmdclass={"build_ext": Build, "build_cuda": BuildCuda},
 )

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from . import __version__, _native, nn
+from .cuda import loop
 from .functional.recurrent import DTYPES
 
 
@@ -25,6 +26,11 @@ def triton_version() -> str | None:
         return None
 
 
+def cuda_loop() -> str:
+    library, why_not = loop.library()
+    return why_not if library is None else "built, in the forms " + " and ".join(loop.FORMS)
+
+
 def report() -> str:
     """Facts, one a line, and a table: layers by dtypes, for the CPU and for CUDA where there is a GPU."""
     built = _native.extension is not None
@@ -34,6 +40,7 @@ def report() -> str:
         "torch": torch.__version__,
         "Python": platform.python_version(),
         "built": "the C++ extension" if built else _native.reason,
+        "CUDA loop": cuda_loop(),
         "instruction set": torch.ops.seq2seq_fast.capability() if built else "torch's own choice",
         "threads": torch.get_num_threads(),
         "triton": triton_version() or "none: the kernels for GPUs need it",

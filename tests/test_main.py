@@ -8,6 +8,7 @@ import torch
 
 import seq2seq_fast
 from seq2seq_fast import _native, nn
+from seq2seq_fast.cuda import loop
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,12 @@ def test_says_what_is_built(report):
     else:
         assert line.split(maxsplit=1)[1] == "the C++ extension"
         assert torch.ops.seq2seq_fast.capability() in report
+
+
+def test_says_whether_the_cuda_loop_is_built(report):
+    library, why_not = loop.library()
+    (line,) = (line for line in report.splitlines() if line.startswith("CUDA loop"))
+    assert line.split(maxsplit=2)[2] == (why_not if library is None else "built, in the forms grid and cluster")
 
 
 def test_every_layer_and_dtype(report):

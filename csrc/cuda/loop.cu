@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "launch.h"
+#include "interface.h"
 
 namespace seq2seq_fast {
 

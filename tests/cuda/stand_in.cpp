@@ -1,5 +1,5 @@
 // csrc/cuda as a library for the CPU: the stream of a call is its seed, the device has as many multiprocessors as asked.
-#include "launch.h"
+#include "interface.h"
 
 #include "bfloat16.cu"
 #ifndef BFLOAT16_ONLY
