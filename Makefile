@@ -32,7 +32,7 @@ test: $(VENV)/.extra-test ## the tests
 kernels: $(VENV)/.extra-test ## registers, shared memory and matrix instructions of the Triton kernels, with no GPU
 	$(PY) tests/ahead_of_time.py
 
-gpu: $(VENV)/.extra-test $(VENV)/.extra-gpu ## on a machine with a GPU: its tests, then its speed table in benchmarks/results
+gpu: $(VENV)/.extra-gpu-suite ## on a machine with a GPU: its tests, compute-sanitizer, then its speed table in benchmarks/results
 	$(PY) -m pytest tests/gpu -m gpu $(ARGS)
 	$(PY) -m benchmarks.gpu
 

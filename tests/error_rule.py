@@ -33,8 +33,8 @@ def run(module: torch.nn.Module, input, hx=None, *, backward: bool = True, **kwa
     if backward:
         leaves.update((f"d_{name}", parameter) for name, parameter in module.named_parameters())
         generator = torch.Generator().manual_seed(3)
-        eighths = [torch.randint(-8, 9, result.shape, generator=generator) / 8 for result in returned]
-        gradients = torch.autograd.grad(returned, list(leaves.values()), [e.to(dtype) for e in eighths])
+        eighths = [(torch.randint(-8, 9, result.shape, generator=generator) / 8).to(result) for result in returned]
+        gradients = torch.autograd.grad(returned, list(leaves.values()), eighths)
         results.update(zip(leaves, gradients, strict=True))
     return {name: result.detach() for name, result in results.items()}
 

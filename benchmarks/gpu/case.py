@@ -1,5 +1,6 @@
 """A comparison on a GPU: checked against float64 first, then timed with CUDA events, in pairs that alternate."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ class Case:
     """Two functions of `inputs` that give the same tensors, and in float64 the `exact` ones.
 
     moved: the bytes that have to come from memory or go there, where that is what limits a call; else None.
+    steps: of a recurrent layer, which wait for each other; else None.
+    form: what serves a recurrent layer, in words; else None.
     """
 
     name: str
@@ -28,6 +31,8 @@ class Case:
     ours: Callable
     exact: Callable
     moved: int | None = None
+    steps: int | None = None
+    form: str | None = None
     modes: tuple[str, ...] = MODES
 
 
@@ -61,12 +66,20 @@ def measure(case: Case, mode: str) -> dict:
         "mode": mode,
         "against": case.against,
     }
+    begin = time.perf_counter()
+    results(case.ours, case.inputs, mode)
+    torch.cuda.synchronize()
+    row["first call ms"] = (time.perf_counter() - begin) * 1e3
     why_not = problem(case, mode)
     if why_not is not None:
         return row | {"not run": why_not}
     found = pairs(*(lambda run=run: results(run, case.inputs, mode) for run in (case.theirs, case.ours)))
     row |= {"torch us": found.baseline * 1e6, "ours us": found.ours * 1e6, "ratio": found.ratio}
-    return row | ({"ours GB/s": case.moved / found.ours / 1e9} if case.moved and mode == "inference" else {})
+    if case.moved and mode == "inference":
+        row["ours GB/s"] = case.moved / found.ours / 1e9
+    if case.steps:
+        row |= {"ours us/step": found.ours * 1e6 / case.steps, "form": case.form}
+    return row
 
 
 def seconds(run: Callable, repeats: int) -> float:

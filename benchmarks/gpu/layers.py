@@ -40,7 +40,8 @@ def layer(cell: str, dtype: torch.dtype, size: tuple[int, ...], steps: int, devi
     input = torch.randn(steps, batch, width, device=device, dtype=dtype)
     runs = [partial(run_packed, module, lengths) if packed else module for module in (theirs, ours, exact)]
     name = f"{cell} {steps}x{batch}x{width} L{layers} D{directions}{' packed, 60 %' if packed else ''}"
-    return Case(name, "torch.nn", [input], *runs)
+    form = ours.form_on_cuda(input, lengths=lengths if packed else None).why
+    return Case(name, "torch.nn", [input], *runs, steps=steps * layers, form=form)
 
 
 def run_packed(module: torch.nn.RNNBase, lengths: torch.Tensor, input: torch.Tensor):
