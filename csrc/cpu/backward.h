@@ -154,12 +154,12 @@ struct Backward {
           memory.weight_hh ? memory.weight_hh + p * M::width * K : (const E*)direction.weight_hh + p * M::width;
       const int64_t ld = memory.weight_hh ? vectors * L * Element<E>::group : H;
       for (int64_t i = row_begin; i < end;) {
-        const int here = next_tile(end - i, vectors);
-        const E* d_gates[max_tile_rows];
+        const int here = next_part(end - i, max_rows);
+        const E* d_gates[max_rows];
         for (int m = 0; m < here; ++m)
           d_gates[m] = memory.d_gates + (now + i + m) * memory.row_size() + C::d_state_slot * memory.hidden;
-        tile_for<E>(here, vectors)(K / Element<E>::group, d_gates, 1, false, weight, ld,
-                                   memory.d_h + i * memory.hidden + p * M::width, memory.hidden, nullptr, true);
+        multiply<E>(here, vectors, K / Element<E>::group, d_gates, 1, false, weight, ld,
+                    memory.d_h + i * memory.hidden + p * M::width, memory.hidden, nullptr, true);
         i += here;
       }
     }

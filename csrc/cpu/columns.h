@@ -49,14 +49,10 @@ void multiply_columns(int64_t K, const E* columns, int64_t rows, const E* w, int
   const int64_t all = groups(rows, L);
   for (int64_t v = 0; v < all;) {
     const int vectors = next_vectors(all - v);
-    for (int64_t n = 0; n < count;) {
-      const int here = next_tile(count - n, vectors);
-      const E* row[max_tile_rows];
-      for (int r = 0; r < here; ++r) row[r] = w + (n + r) * ld;
-      tile_for<E>(here, vectors)(groups(K, group), row, 1, K % group, columns + v * L * whole_groups<E>(K),
-                                 vectors * L * group, sums + n * vectors * L, vectors * L, nullptr, false);
-      n += here;
-    }
+    const E* row[L];
+    for (int n = 0; n < count; ++n) row[n] = w + n * ld;
+    multiply<E>(count, vectors, groups(K, group), row, 1, K % group, columns + v * L * whole_groups<E>(K),
+                vectors * L * group, sums, vectors * L, nullptr, false);
     for (int c = 0; c < vectors; ++c) {
       Vec<A> block[L];
 #pragma GCC unroll 16

@@ -131,9 +131,9 @@ struct DecoderWeights {
                        A* out) {
     const int64_t panels = weight.panels.count();
     for (int64_t p = team.begin(panels); p < team.end(panels); ++p)
-      for (int64_t i = 0; i < count; i += max_tile_rows) {
-        const int64_t here = std::min<int64_t>(max_tile_rows, count - i);
-        const A* row[max_tile_rows];
+      for (int64_t i = 0; i < count; i += max_rows) {
+        const int64_t here = std::min<int64_t>(max_rows, count - i);
+        const A* row[max_rows];
         for (int64_t m = 0; m < here; ++m) row[m] = rows + (i + m) * ld;
         weight.multiply(packed, p, here, row, out + i * weight.columns() + p * Gates::P::width, weight.columns());
       }

@@ -167,7 +167,7 @@ double peak(int threads) {
       const float* a[rows];
       for (int m = 0; m < rows; ++m) a[m] = values;
       for (int k = 0; k < times; ++k) {
-        tile_for<float>(rows, 3)(K, a, 1, false, b, width, c, width, nullptr, true);
+        tile_for<float>(rows, 3)(0, K, a, 1, false, b, width, c, width, nullptr, true, (const char*)b);
         asm volatile("" : : "r"(b), "r"(c), "r"(values) : "memory");  // or one call would do for all
       }
     });

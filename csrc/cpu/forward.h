@@ -179,14 +179,14 @@ struct Forward {
       state_rows[i - row_begin] = i < continuing ? memory.states.h(before + i) : memory.initial.h(i);
     const Unpacked<E> a(state_rows, unpacked ? rows_end - row_begin : 0, H, few_columns);
     for (int64_t p = panel_begin; p < panel_end; ++p) {
-      const int units = panels.units_in(p), vectors = units * C::gates;
+      const int units = panels.units_in(p);
       if (unpacked)
         panels.multiply_unpacked(p, a, H, (const E*)direction.weight_hh, H, memory.bias_h, gates_h, P::width);
       for (int64_t i = row_begin; i < rows_end;) {
-        const int here = next_tile(rows_end - i, vectors);
-        alignas(64) A own[max_tile_rows * P::width];
+        const int here = next_part(rows_end - i, max_rows);
+        alignas(64) A own[max_rows * P::width];
         A* const product = packed ? own : gates_h + (i - row_begin) * P::width;
-        const E* h[max_tile_rows];
+        const E* h[max_rows];
         for (int m = 0; m < here; ++m)
           h[m] = i + m < continuing ? memory.states.h(before + i + m) : memory.initial.h(i + m);
         const bool zero = i >= continuing && !direction.h_0;

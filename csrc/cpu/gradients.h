@@ -17,7 +17,7 @@ struct GradientMemory {
   static constexpr int64_t width = 3 * lanes<Sum<E>>;  // of a panel: with 8 rows, 24 sums
 
   GradientMemory(int64_t columns, Arena& arena) {
-    left = arena.take<E>(block * max_tile_rows);
+    left = arena.take<E>(block * max_rows);
     right = arena.take<E>(block * groups(columns, width) * width);
     rows = arena.take<const E*>(block);
   }
@@ -62,7 +62,7 @@ struct Gradients {
   // d_weight[gate g, unit j][:] = sum over rows of d_gates[slot + g][j] * right_row[:], and d_bias likewise.
   template <class RightRow>
   void outer(A* d_weight, A* d_bias, int64_t columns, int slot, const int64_t* gate, RightRow right_row) {
-    const int64_t unit_tiles = groups(H, max_tile_rows), tiles = C::gates * unit_tiles;
+    const int64_t unit_tiles = groups(H, max_rows), tiles = C::gates * unit_tiles;
     const int64_t width = GradientMemory<E>::width, panels = groups(columns, width);
     bool first = true;
     int64_t s = 0, i = 0;
@@ -86,11 +86,10 @@ struct Gradients {
                      [&](int64_t k) { return scratch.rows[k] + p * width; });
       }
       for (int64_t tile = team.begin(tiles); tile < team.end(tiles); ++tile) {
-        const int64_t g = tile / unit_tiles, j = tile % unit_tiles * max_tile_rows;
-        const int units = int(std::min<int64_t>(max_tile_rows, H - j));
+        const int64_t g = tile / unit_tiles, j = tile % unit_tiles * max_rows;
+        const int units = int(std::min<int64_t>(max_rows, H - j));
         const int64_t row = gate[g] * H + j;
-        pack_rows<E>(scratch.left, max_tile_rows, units, K,
-                     [&](int64_t k) { return d_rows[k] + g * memory.hidden + j; });
+        pack_rows<E>(scratch.left, max_rows, units, K, [&](int64_t k) { return d_rows[k] + g * memory.hidden + j; });
         if (d_bias) add_rows(d_bias + row, units, K, first);
         for (int64_t p = 0; p < panels; ++p)
           product(d_weight + row * columns + p * width, columns, units, std::min(width, columns - p * width), K,
@@ -102,35 +101,31 @@ struct Gradients {
 
   void add_rows(A* to, int units, int64_t K, bool first) {
     constexpr int64_t block = 32;  // as in tile.h
-    A sum[max_tile_rows] = {};
+    A sum[max_rows] = {};
     for (int64_t k = 0; k < K; k += block) {
-      A part[max_tile_rows] = {};
+      A part[max_rows] = {};
       for (int64_t j = k; j < std::min(k + block, K); j += group)
-        for (int m = 0; m < max_tile_rows; ++m)
-          for (int g = 0; g < group; ++g) part[m] += to_sum(scratch.left[j * max_tile_rows + m * group + g]);
-      for (int m = 0; m < max_tile_rows; ++m) sum[m] += part[m];
+        for (int m = 0; m < max_rows; ++m)
+          for (int g = 0; g < group; ++g) part[m] += to_sum(scratch.left[j * max_rows + m * group + g]);
+      for (int m = 0; m < max_rows; ++m) sum[m] += part[m];
     }
     for (int m = 0; m < units; ++m) to[m] = first ? sum[m] : to[m] + sum[m];
   }
 
   void product(A* to, int64_t ld, int units, int64_t columns, int64_t K, const E* right, bool first) {
     const int vectors = int(groups(columns, L));
-    alignas(64) A sums[max_tile_rows * max_tile_vectors * L];
-    for (int m = 0; m < units;) {
-      const int here = next_tile(units - m, vectors);
-      const E* rows[max_tile_rows];
-      for (int r = 0; r < here; ++r) rows[r] = scratch.left + (m + r) * group;
-      tile_for<E>(here, vectors)(groups(K, group), rows, max_tile_rows, false, right, vectors * L * group, sums,
-                                 vectors * L, nullptr, false);
-      for (int r = 0; r < here; ++r)
-        for (int n = 0; n < vectors; ++n) {
-          A* out = to + (m + r) * ld + n * L;
-          const V sum = load<A>(sums + (r * vectors + n) * L);
-          const int64_t left = columns - n * L;
-          store_some<A>(out, first ? sum : sum + load_some<A>(out, left), left);
-        }
-      m += here;
-    }
+    alignas(64) A sums[max_rows * max_tile_vectors * L];
+    const E* rows[max_rows];
+    for (int m = 0; m < units; ++m) rows[m] = scratch.left + m * group;
+    multiply<E>(units, vectors, groups(K, group), rows, max_rows, false, right, vectors * L * group, sums, vectors * L,
+                nullptr, false);
+    for (int m = 0; m < units; ++m)
+      for (int n = 0; n < vectors; ++n) {
+        A* out = to + m * ld + n * L;
+        const V sum = load<A>(sums + (m * vectors + n) * L);
+        const int64_t left = columns - n * L;
+        store_some<A>(out, first ? sum : sum + load_some<A>(out, left), left);
+      }
   }
 };
 
@@ -189,29 +184,29 @@ struct InputGradient {
   void product(int64_t from, int64_t rows, int64_t p, E* const* to) const {
     const int64_t K = C::gates * M::whole_vectors(layer.hidden_size), here = layer.input_size - p * M::width;
     const int vectors = int(groups(std::min<int64_t>(M::width, here), L));
-    alignas(64) A sums[max_tile_rows * M::width];
+    alignas(64) A sums[max_rows * M::width];
     for (int64_t m = 0; m < rows;) {
-      const int tile_rows = next_tile(rows - m, vectors);
+      const int turn = next_part(rows - m, max_rows);
       for (int d = 0; d < layer.directions; ++d) {
-        const E* d_gates[max_tile_rows];
-        for (int r = 0; r < tile_rows; ++r) d_gates[r] = memory[d]->d_gates + (from + m + r) * memory[d]->row_size();
-        const auto tile = tile_for<E>(tile_rows, vectors);
+        const E* d_gates[max_rows];
+        for (int r = 0; r < turn; ++r) d_gates[r] = memory[d]->d_gates + (from + m + r) * memory[d]->row_size();
         if (weight_ih[d]) {
-          tile(K / Element<E>::group, d_gates, 1, false, weight_ih[d] + p * M::width * K,
-               vectors * L * Element<E>::group, sums, M::width, nullptr, d > 0);
+          multiply<E>(turn, vectors, K / Element<E>::group, d_gates, 1, false, weight_ih[d] + p * M::width * K,
+                      vectors * L * Element<E>::group, sums, M::width, nullptr, d > 0);
           continue;
         }
         for (int g = 0; g < C::gates; ++g) {
           const int64_t H = layer.hidden_size, I = layer.input_size;
           const E* weight = (const E*)layer.direction[d].weight_ih + C::d_input_gate[g] * H * I;
-          tile(H, d_gates, 1, false, weight + p * M::width, I, sums, M::width, nullptr, d + g > 0);
-          for (int r = 0; r < tile_rows; ++r) d_gates[r] += H;
+          multiply<E>(turn, vectors, H, d_gates, 1, false, weight + p * M::width, I, sums, M::width, nullptr,
+                      d + g > 0);
+          for (int r = 0; r < turn; ++r) d_gates[r] += H;
         }
       }
-      for (int r = 0; r < tile_rows; ++r)
+      for (int r = 0; r < turn; ++r)
         for (int n = 0; n < vectors; ++n)
           store_some<E>(to[m + r] + p * M::width + n * L, load<A>(sums + r * M::width + n * L), here - n * L);
-      m += tile_rows;
+      m += turn;
     }
   }
 };

@@ -42,9 +42,9 @@ struct Panels {
     constexpr int group = Element<E>::group;
     const int vectors = units_in(p) * C::gates;
     for (int64_t m = 0; m < rows;) {
-      const int here = next_tile(rows - m, vectors);
-      tile_for<E>(here, vectors)(groups(K, group), a + m, 1, K % group, panels + p * size(K), vectors * L * group,
-                                 out + m * ld_out, ld_out, bias + p * width, false);
+      const int here = next_part(rows - m, max_rows);
+      ::multiply<E>(here, vectors, groups(K, group), a + m, 1, K % group, panels + p * size(K), vectors * L * group,
+                    out + m * ld_out, ld_out, bias + p * width, false);
       m += here;
     }
   }

@@ -45,7 +45,7 @@ template <class A>
 void multiply_transposed(const A* a, int64_t lda, int64_t rows, const A* b, int64_t ldb, const A* panels, int64_t count,
                          int64_t K, A* out, int64_t ld_out) {
   constexpr int L = lanes<A>;
-  const A* row[max_tile_rows];
+  const A* row[max_rows];
   if (!panels) {
     alignas(64) const A zeros[L] = {};
     for (int64_t n = 0; n < count; n += L)
@@ -59,10 +59,10 @@ void multiply_transposed(const A* a, int64_t lda, int64_t rows, const A* b, int6
   for (int64_t p = 0; p * panel_width<A> < count; ++p) {
     const int vectors = int(groups(std::min(panel_width<A>, count - p * panel_width<A>), L));
     for (int64_t m = 0; m < rows;) {
-      const int here = next_tile(rows - m, vectors);
+      const int here = next_part(rows - m, max_rows);
       for (int r = 0; r < here; ++r) row[r] = a + (m + r) * lda;
-      tile_for<A>(here, vectors)(K, row, 1, false, panels + p * panel_width<A> * K, panel_width<A>,
-                                 out + m * ld_out + p * panel_width<A>, ld_out, nullptr, false);
+      multiply<A>(here, vectors, K, row, 1, false, panels + p * panel_width<A> * K, panel_width<A>,
+                  out + m * ld_out + p * panel_width<A>, ld_out, nullptr, false);
       m += here;
     }
   }
@@ -77,10 +77,10 @@ void multiply_rows(const A* a, int64_t lda, int64_t rows, int64_t K, const A* b,
   for (int64_t v = 0; v < vectors;) {
     const int columns = next_vectors(vectors - v);
     for (int64_t m = 0; m < rows;) {
-      const int here = next_tile(rows - m, columns);
-      const A* row[max_tile_rows];
+      const int here = next_part(rows - m, max_rows);
+      const A* row[max_rows];
       for (int r = 0; r < here; ++r) row[r] = a + (m + r) * lda;
-      tile_for<A>(here, columns)(K, row, 1, false, b + v * L, ldb, out + m * ld_out + v * L, ld_out, nullptr, add);
+      multiply<A>(here, columns, K, row, 1, false, b + v * L, ldb, out + m * ld_out + v * L, ld_out, nullptr, add);
       m += here;
     }
     v += columns;
@@ -96,10 +96,10 @@ void add_transposed(const A* a, int64_t lda, int64_t columns, int64_t K, const A
   for (int64_t v = 0; v < vectors;) {
     const int across = next_vectors(vectors - v);
     for (int64_t m = 0; m < columns;) {
-      const int here = next_tile(columns - m, across);
-      const A* column[max_tile_rows];
+      const int here = next_part(columns - m, max_rows);
+      const A* column[max_rows];
       for (int r = 0; r < here; ++r) column[r] = a + m + r;
-      tile_for<A>(here, across)(K, column, lda, false, b + v * L, ldb, out + m * ld_out + v * L, ld_out, nullptr, true);
+      multiply<A>(here, across, K, column, lda, false, b + v * L, ldb, out + m * ld_out + v * L, ld_out, nullptr, true);
       m += here;
     }
     v += across;

@@ -180,9 +180,9 @@ struct SearchLoop {
     for (int64_t p = team.begin(panels); p < team.end(panels); ++p) {
       const int units = hh.panels.units_in(p);
       for (int64_t i = 0; i < count;) {
-        const int here = next_tile(count - i, units * C::gates);
-        alignas(64) A gates_x[max_tile_rows * P::width], gates_h[max_tile_rows * P::width];
-        const A *input[max_tile_rows], *h_before[max_tile_rows];
+        const int here = next_part(count - i, max_rows);
+        alignas(64) A gates_x[max_rows * P::width], gates_h[max_rows * P::width];
+        const A *input[max_rows], *h_before[max_rows];
         for (int m = 0; m < here; ++m) h_before[m] = h(t - 1, l) + group.running[i + m].from * group.hidden;
         hh.multiply(packed, p, here, h_before, gates_h, P::width);
         if (l == 0 && weights.table) {
@@ -231,8 +231,8 @@ struct SearchLoop {
     const int64_t count = *group.count, panels = weight.panels.count();
     for (int64_t p = team.begin(panels); p < team.end(panels); ++p)
       for (int64_t i = 0; i < count;) {
-        const int here = next_tile(count - i, weight.panels.units_in(p));
-        const A* row[max_tile_rows];
+        const int here = next_part(count - i, max_rows);
+        const A* row[max_rows];
         for (int m = 0; m < here; ++m) row[m] = row_at(i + m);
         weight.multiply(packed, p, here, row, out + i * weight.columns() + p * M::width, weight.columns());
         i += here;
