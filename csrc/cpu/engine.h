@@ -17,17 +17,25 @@ using seq2seq_fast::Dtype;
 using seq2seq_fast::Engine;
 using seq2seq_fast::FlushDenormals;
 
+#ifdef SF_AMX
+using MatrixRegisters = amx::Registers;
+#else
+struct [[maybe_unused]] MatrixRegisters {};
+#endif
+
 // Runs body(rank, size) on a team.
 template <class Body>
 void run_team(int threads, Body body) {
   if (threads == 1) {
     const FlushDenormals flush;
+    const MatrixRegisters registers;
     body(0, 1);
     return;
   }
 #pragma omp parallel num_threads(threads)
   {
     const FlushDenormals flush;
+    const MatrixRegisters registers;
     body(omp_get_thread_num(), omp_get_num_threads());
   }
 }

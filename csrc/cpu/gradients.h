@@ -8,16 +8,19 @@ namespace {
 // What one thread packs into.
 template <class E>
 struct GradientMemory {
-  static constexpr int64_t block = 256;  // rows summed at a time: their panels fit the second-level cache
+  // rows summed at a time: their panels fit the second-level cache
+  static constexpr int64_t block = 256 * Element<E>::group;
   static constexpr int64_t input_rows = 64;
 
   E *left, *right;
+  E* left_rows;  // pairs only: `left` with each row's sum along the memory
   const E** rows;
 
   static constexpr int64_t width = 3 * lanes<Sum<E>>;  // of a panel: with 8 rows, 24 sums
 
   GradientMemory(int64_t columns, Arena& arena) {
     left = arena.take<E>(block * max_rows);
+    left_rows = arena.take<E>(Element<E>::group == 2 ? block * max_rows : 0);
     right = arena.take<E>(block * groups(columns, width) * width);
     rows = arena.take<const E*>(block);
   }
@@ -90,6 +93,7 @@ struct Gradients {
         const int units = int(std::min<int64_t>(max_rows, H - j));
         const int64_t row = gate[g] * H + j;
         pack_rows<E>(scratch.left, max_rows, units, K, [&](int64_t k) { return d_rows[k] + g * memory.hidden + j; });
+        if constexpr (group == 2) transpose_left(K);
         if (d_bias) add_rows(d_bias + row, units, K, first);
         for (int64_t p = 0; p < panels; ++p)
           product(d_weight + row * columns + p * width, columns, units, std::min(width, columns - p * width), K,
@@ -97,6 +101,18 @@ struct Gradients {
       }
       first = false;
     }
+  }
+
+  void transpose_left(int64_t K) {
+    using Pair = typename Element<E>::Group;
+    for (int64_t k = 0; k < groups(K, group); k += L)
+      for (int m = 0; m < max_rows; m += L) {
+        Vec<Pair> block[L];
+        for (int i = 0; i < L; ++i) block[i] = load((const Pair*)scratch.left + (k + i) * max_rows + m);
+        transpose<Pair>(block);
+        for (int i = 0; i < L; ++i)
+          store((Pair*)(scratch.left_rows + (m + i) * GradientMemory<E>::block) + k, block[i]);
+      }
   }
 
   void add_rows(A* to, int units, int64_t K, bool first) {
@@ -116,9 +132,10 @@ struct Gradients {
     const int vectors = int(groups(columns, L));
     alignas(64) A sums[max_rows * max_tile_vectors * L];
     const E* rows[max_rows];
-    for (int m = 0; m < units; ++m) rows[m] = scratch.left + m * group;
-    multiply<E>(units, vectors, groups(K, group), rows, max_rows, false, right, vectors * L * group, sums, vectors * L,
-                nullptr, false);
+    for (int m = 0; m < units; ++m)
+      rows[m] = group == 2 ? scratch.left_rows + m * GradientMemory<E>::block : scratch.left + m * group;
+    multiply<E>(units, vectors, groups(K, group), rows, group == 2 ? 1 : max_rows, false, right, vectors * L * group,
+                sums, vectors * L, nullptr, false);
     for (int m = 0; m < units; ++m)
       for (int n = 0; n < vectors; ++n) {
         A* out = to + m * ld + n * L;

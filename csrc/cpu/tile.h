@@ -6,6 +6,9 @@
 #pragma once
 
 #include "simd.h"
+#ifdef SF_AMX
+#include "amx.h"
+#endif
 
 namespace {
 
@@ -138,12 +141,21 @@ inline int next_part(int64_t left, int most) {
 // How many vectors of columns the next tiles take, so that none is left alone.
 inline int next_vectors(int64_t left) { return int(left == 4 || left >= 8 ? 4 : left < 3 ? left : 3); }
 
-// The product of `rows` rows, at most max_rows of them for speed; K groups along the sum, the rest as for tile.
+// The product of up to max_rows rows; K groups along the sum, the rest as for tile.
 template <class E>
 void multiply(int64_t rows, int vectors, int64_t K, const E* const* a, int64_t stride, bool odd, const E* b,
               int64_t ld_b, Sum<E>* c, int64_t ld_c, const Sum<E>* init, bool add) {
   const bool panel = ld_b == vectors * lanes<Sum<E>> * Element<E>::group;
   int64_t k = 0;
+#ifdef SF_AMX
+  if constexpr (Element<E>::group == 2) {
+    if (stride == 1 && rows >= amx::least_rows) {
+      k = amx::multiply(int(rows), vectors, odd ? K - 1 : K, a, b, ld_b, c, ld_c, init, add);
+      if (k == K) return;
+      if (k) add = true, init = nullptr;
+    }
+  }
+#endif
   do {
     const int64_t end = std::min(K, k + sum_block);
     // the next block of the panel, or of the one behind it. Out of the third-level cache of a Sapphire Rapids one core's
