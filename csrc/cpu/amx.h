@@ -24,10 +24,6 @@ template <int T>
 inline void store(void* to, int64_t stride) {
   asm volatile("tilestored %%tmm%c0, (%1,%2,1)" : : "i"(T), "r"(to), "r"(stride) : "memory");
 }
-template <int T>
-inline void zero() {
-  asm volatile("tilezero %%tmm%c0" : : "i"(T));
-}
 // sums += a b
 template <int sums, int a, int b>
 inline void multiply_add() {
