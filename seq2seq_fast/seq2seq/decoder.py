@@ -69,20 +69,21 @@ class Decoder(torch.nn.Module):
             starts += [step + 1 for step, target in enumerate(forced[:-1].tolist()) if not target]
             if masks is None and len(starts) > 1 and self._searches(hx):
                 inputs, starts = self._with_own(inputs, forced[: starts[-1]], hx, context), [0]
-        x = inputs.transpose(0, 1)
-        x = x if self.embedding is None else self.embedding(x)
+        x = inputs if self.embedding is None else self.embedding(inputs)
+        if len(starts) == 1:
+            return self.project(self._layers(x, hx, context, masks)[0])
         queries, said = [], None
-        for first, end in zip(starts, [*starts[1:], x.size(0)], strict=True):
-            run = x[first:end]
-            if said is not None:
-                run = torch.cat([said, run[1:]]) if end - first > 1 else said
+        for first, end in zip(starts, [*starts[1:], x.size(1)], strict=True):
+            if said is None:
+                run = x[:, :end]
+            else:
+                run = torch.cat([said, x[:, first + 1 : end]], 1) if end - first > 1 else said
             of_run = None if masks is None else [mask[first:end] for mask in masks]
             query, hx = self._layers(run, hx, context, of_run)
             queries.append(query)
-            if end < x.size(0):
-                said = self._fed_back(query[-1:])
-        query = queries[0] if len(queries) == 1 else torch.cat(queries)
-        return self.project(query.transpose(0, 1))
+            if end < x.size(1):
+                said = self._fed_back(query[:, -1:])
+        return self.project(torch.cat(queries, 1))
 
     def _draws(self, inputs: Tensor, teacher_forcing: float):
         """After which steps the input is the target, and the masks between the layers."""
@@ -111,24 +112,24 @@ class Decoder(torch.nn.Module):
         return self.output(query)
 
     def _fed_back(self, query: Tensor) -> Tensor:
-        """(1, B, E): what the last state (1, B, H) says, as the next input."""
+        """(B, 1, E): what the last state (B, 1, H) says, as the next input."""
         if self.of_tokens:
             with torch.no_grad():
-                said = self.project(query.transpose(0, 1)).argmax(-1)
+                said = self.project(query).argmax(-1)
         else:
-            said = self.project(query.transpose(0, 1))
-        said = said.transpose(0, 1)
+            said = self.project(query)
         return said if self.embedding is None else self.embedding(said)
 
     def _layers(self, x: Tensor, hx, context: Tensor | None, masks: list[Tensor] | None):
-        """The layers over (T, B, E), with those masks between them, or where None with dropout as torch.nn draws it."""
+        """The layers over (B, T, E), with those masks (T, B, H) between them, or where None as torch.nn draws them."""
         if context is not None:
-            x = torch.cat([x, context.expand(x.size(0), -1, -1)], -1)
+            x = torch.cat([x, context.unsqueeze(1).expand(-1, x.size(1), -1)], -1)
         if masks is None or functional.why_not_fused(x) is not None:
-            if not self.rnn.batch_first:
+            if self.rnn.batch_first:
                 return self.rnn(x, hx)
             output, hx = self.rnn(x.transpose(0, 1), hx)
             return output.transpose(0, 1), hx
+        x = x.transpose(0, 1)
         cell, states, finals = self.rnn.mode.lower(), hx if isinstance(hx, tuple) else (hx,), []
         for layer, weights in enumerate(self.rnn._weights()):
             x, *final = functional.rnn(cell, x, tuple(s[layer : layer + 1] for s in states), [weights])
@@ -136,7 +137,7 @@ class Decoder(torch.nn.Module):
             if layer < len(masks):
                 x = x * masks[layer]
         finals = tuple(torch.cat(states) for states in zip(*finals, strict=True))
-        return x, finals if isinstance(hx, tuple) else finals[0]
+        return x.transpose(0, 1), finals if isinstance(hx, tuple) else finals[0]
 
     def parameters_of_search(self) -> functional.Decoder:
         """What functional's searches take."""
