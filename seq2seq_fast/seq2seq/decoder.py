@@ -74,10 +74,9 @@ class Decoder(torch.nn.Module):
             return self.project(self._layers(x, hx, context, masks)[0])
         queries, said = [], None
         for first, end in zip(starts, [*starts[1:], x.size(1)], strict=True):
-            if said is None:
-                run = x[:, :end]
-            else:
-                run = torch.cat([said, x[:, first + 1 : end]], 1) if end - first > 1 else said
+            run = x[:, :end] if said is None else said
+            if said is not None and end - first > 1:
+                run = torch.cat([said, x[:, first + 1 : end]], 1)
             of_run = None if masks is None else [mask[first:end] for mask in masks]
             query, hx = self._layers(run, hx, context, of_run)
             queries.append(query)
