@@ -1,25 +1,10 @@
 """Every entry of the tile table compiles for every target, without spills and within its shared memory."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("triton", reason="triton is not installed: pip install triton")
-from ahead_of_time import SHARED_MEMORY, TARGETS
-
-
-def compiled(target: str, family: str) -> list[dict]:
-    """What the kernels of a family take, each of which spills nothing and fits shared memory."""
-    script = Path(__file__).with_name("ahead_of_time.py")
-    process = subprocess.run([sys.executable, script, target, family], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr[-3000:]
-    kernels = [json.loads(line) for line in process.stdout.splitlines()]
-    for kernel in kernels:
-        assert kernel["spills"] == 0 and kernel["shared"] <= SHARED_MEMORY[target], kernel
-    return kernels
+from ahead_of_time import TARGETS
+from compiled_kernels import compiled
 
 
 @pytest.mark.parametrize("target", TARGETS)

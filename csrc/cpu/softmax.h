@@ -120,6 +120,17 @@ struct KeepRow {
   }
 };
 
+// x / sum, given 1 / sum: the one weight of a query that sees one key is 1 to the bit, and its score's gradient 0.
+template <class V, class A>
+inline V divide(V x, A sum, A reciprocal) {
+#ifdef __FMA__
+  const V quotient = x * reciprocal;
+  return quotient + (x - quotient * sum) * reciprocal;  // one multiply-add, whose product is not rounded
+#else
+  return x / sum;
+#endif
+}
+
 // A row of scores of one query.
 template <class A>
 struct ScoreRow {
@@ -211,16 +222,21 @@ struct ScoreRow {
       if (d_given) d_p += load_some<A>(d_given + j, count - j) * given_scale;
       d_p = first_lanes<A>(d_p, count - j, A(0));
       if (dropping) d_p = keep(d_p, j) * kept;
-      sums += p * d_p;
       all += p;
       if (dropping) p = keep(p + p, j) - p;  // a weight that is dropped is kept in mind by its sign
       store<A>(row + j, p);
       store<A>(d_row + j, d_p);
     }
     // near 1: what lse lost in rounding
-    const A whole = 1 / sum_lanes<A>(all), delta = sum_lanes<A>(sums) * whole;
+    const A total = sum_lanes<A>(all), whole = 1 / total;
     for (int64_t k = 0; k < j; k += L) {
-      const V p = load<A>(row + k) * whole, size = p < 0 ? -p : p;
+      const V p = divide(load<A>(row + k), total, whole);
+      sums += (p < 0 ? -p : p) * load<A>(d_row + k);
+      store<A>(row + k, p);
+    }
+    const A delta = sum_lanes<A>(sums);
+    for (int64_t k = 0; k < j; k += L) {
+      const V p = load<A>(row + k), size = p < 0 ? -p : p;
       store<A>(d_row + k, size * (load<A>(d_row + k) - delta));
       store<A>(row + k, p < 0 ? V{} : p * kept);
     }
