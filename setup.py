@@ -88,8 +88,8 @@ def build_cuda(folder: Path, library: Path) -> str | None:
     library.parent.mkdir(parents=True, exist_ok=True)
     sources = sorted(Path("csrc/cuda").resolve().glob("*.cu"))
     objects = " ".join(f"{source.stem}.o" for source in sources)
-    options = ["-std=c++17 -O3 --expt-relaxed-constexpr -diag-suppress=1675 -Xcompiler=-fPIC"]
-    compile = " ".join([NVCC, *options, *map(generate_code, names)])
+    options = "-std=c++17 -O3 --expt-relaxed-constexpr -diag-suppress=1675 -Xcompiler=-fPIC"
+    compile = " ".join([NVCC, options, *map(generate_code, names)])
     Path(folder, "build.ninja").write_text(
         f"rule nvcc\n  command = {compile} -MD -MF $out.d -c $in -o $out\n  depfile = $out.d\n  deps = gcc\n"
         f"rule link\n  command = {NVCC} -shared $in -o $out\n"
