@@ -1,12 +1,15 @@
 """torch.compile, torch.export and the operators' registrations."""
 
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 from cases import draw, make_cell, make_hx, make_layer, pack
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
+from torch.nn.utils import parametrize
 from torch.testing import assert_close
 from torch.testing._internal.optests import generate_tests
 
@@ -43,6 +46,35 @@ def test_training(cell, num_layers, bidirectional):
         forward_and_gradients(call(compiled), layer, input, *states),
         forward_and_gradients(call(layer), layer, input, *states),
     )
+
+
+COMPILED = """
+import torch{}
+from seq2seq_fast import accelerate
+layer = accelerate(torch.nn.Sequential(torch.nn.GRU(5, 7)))
+assert isinstance(layer[0], torch.nn.GRU)
+torch.compile(layer, backend="eager", fullgraph=True)(torch.zeros(4, 3, 5))
+"""
+
+
+@pytest.mark.parametrize("first", ("", "._dynamo"), ids=("ours_first", "dynamo_first"))
+def test_whichever_is_imported_first(first):
+    subprocess.run([sys.executable, "-c", COMPILED.format(first)], check=True)
+
+
+def test_torchs_own_layers_are_treated_as_before(cell):
+    layer = make_layer(cell, 5, 7)
+    torch.compile(layer, backend="eager", fullgraph=True)(draw(4, 3, 5))
+    theirs = torch.compile(type(layer).__bases__[-1](5, 7), backend="eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="wrap RNN, GRU, or LSTM"):
+        theirs(draw(4, 3, 5))
+
+
+def test_parametrized_weights(cell):
+    layer = make_layer(cell, 5, 7)
+    parametrize.register_parametrization(layer, "weight_hh_l0", torch.nn.Dropout(0.0))
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    assert_close(compiled(draw(4, 3, 5)), layer(draw(4, 3, 5)))
 
 
 @pytest.mark.parametrize("mode", ("no_grad", "inference_mode", "eval"))

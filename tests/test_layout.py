@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # from the bottom up; a module imports from lower floors only, those of one floor do not know each other
 FLOORS = (
     {"_build", "_C"},
-    {"_native", "reference", "reference_attention", "kernels"},
+    {"_native", "dynamo", "reference", "reference_attention", "kernels"},
     {"reference_search", "cuda"},
     {"ops"},
     {"attention_ops", "search_ops"},

@@ -4,11 +4,12 @@ import torch
 from torch import Tensor
 
 from .. import functional, ops
+from .scriptable import Scriptable
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
-class _Cell:
+class _Cell(Scriptable):
     """Shared by the three cells, which inherit everything but `forward` from torch.nn's."""
 
     def _step(self, cell: str, input: Tensor, states: tuple[Tensor | None, ...]) -> list[Tensor]:

@@ -1,21 +1,16 @@
-"""GRU, LSTM and RNN: torch.nn's layers with a `forward` of our own.
-
-They derive from torch.nn.RNNBase and not from torch.nn.GRU and its siblings, because Dynamo refuses every instance of
-those three, and `torch.compile(fullgraph=True)` must work with no setting of the user's.
-"""
+"""GRU, LSTM and RNN: torch.nn's layers with a `forward` of our own."""
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from .. import functional
+from .. import dynamo, functional
 from ..cuda import forms
+from .scriptable import Scriptable
 
 
-class _Layer(torch.nn.RNNBase):
+class _Layer(Scriptable, torch.nn.RNNBase):
     """What the three layers share: the way from torch.nn's `forward` to `functional.rnn` and back."""
-
-    torch_class: type[torch.nn.RNNBase]
 
     def forward(self, input: Tensor | PackedSequence, hx=None, *, lengths=None):
         """Runs the layer as torch.nn's does. Shapes as on the torch.nn pages.
@@ -79,7 +74,7 @@ class _Layer(torch.nn.RNNBase):
         return [forward + backward for forward, backward in zip(by_direction[::2], by_direction[1::2], strict=True)]
 
     def _check_rank(self, input: Tensor, states) -> None:
-        name = self.torch_class.__name__
+        name = type(self).__name__
         if input.dim() not in (2, 3):
             raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
         for state_name, state in zip(("h_0", "c_0"), states, strict=False):
@@ -140,9 +135,8 @@ class _Layer(torch.nn.RNNBase):
 
     def _through_torch(self, input, hx, lengths: Tensor | None):
         """torch's own code, for what the fused loop does not take."""
-        forward = self.torch_class.forward
         if lengths is None:
-            return forward(self, input, hx)
+            return super().forward(input, hx)
         time = 1 if self.batch_first else 0
         for length in lengths.tolist():
             if not 0 <= length <= input.size(time):
@@ -152,7 +146,7 @@ class _Layer(torch.nn.RNNBase):
         # a PackedSequence has no empty rows: run them for one step, and take that step back
         empty = (lengths == 0).to(input.device)
         packed = pack_padded_sequence(input, lengths.clamp(min=1).cpu(), self.batch_first, enforce_sorted=False)
-        output, h_n = forward(self, packed, hx)
+        output, h_n = super().forward(packed, hx)
         output, _ = pad_packed_sequence(output, self.batch_first, total_length=input.size(time))
         mask = empty.unsqueeze(time).unsqueeze(-1)
         states = [
@@ -177,35 +171,20 @@ def _checked_lengths(lengths, input: Tensor | PackedSequence, batch_first: bool)
     return lengths.to(torch.int64)
 
 
-class GRU(_Layer):
+class GRU(_Layer, torch.nn.GRU):
     """torch.nn.GRU, faster: its constructor, parameters, initial values and `state_dict`.
 
     r, z = sigmoid(W_i x + b_i + W_h h + b_h); n = tanh(W_in x + b_in + r (W_hn h + b_hn)); h' = (1 - z) n + z h,
     as on the torch.nn.GRU page. `forward` also takes `lengths=`.
     """
 
-    torch_class = torch.nn.GRU
 
-    def __init__(self, *args, **kwargs):
-        if "proj_size" in kwargs:
-            raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
-        super().__init__("GRU", *args, **kwargs)
-
-
-class LSTM(_Layer):
+class LSTM(_Layer, torch.nn.LSTM):
     """torch.nn.LSTM, faster: its constructor, parameters, initial values and `state_dict`.
 
     i, f, o = sigmoid(.), g = tanh(.) of W_i x + b_i + W_h h + b_h; c' = f c + i g; h' = o tanh(c'), as on the
     torch.nn.LSTM page. `forward` also takes `lengths=`.
     """
-
-    torch_class = torch.nn.LSTM
-    get_expected_cell_size = torch.nn.LSTM.get_expected_cell_size
-    check_forward_args = torch.nn.LSTM.check_forward_args
-    permute_hidden = torch.nn.LSTM.permute_hidden
-
-    def __init__(self, *args, **kwargs):
-        super().__init__("LSTM", *args, **kwargs)
 
     def _states(self, hx) -> tuple[Tensor | None, ...]:
         if hx is None:
@@ -215,22 +194,11 @@ class LSTM(_Layer):
         return tuple(hx)
 
 
-class RNN(_Layer):
+class RNN(_Layer, torch.nn.RNN):
     """torch.nn.RNN, faster: its constructor, parameters, initial values and `state_dict`.
 
     h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu, as on the torch.nn.RNN page. `forward` also takes `lengths=`.
     """
 
-    torch_class = torch.nn.RNN
 
-    def __init__(self, *args, **kwargs):
-        if "proj_size" in kwargs:
-            raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
-        if len(args) > 3:
-            self.nonlinearity = args[3]
-            args = args[:3] + args[4:]
-        else:
-            self.nonlinearity = kwargs.pop("nonlinearity", "tanh")
-        if self.nonlinearity not in ("tanh", "relu"):
-            raise ValueError(f"Unknown nonlinearity '{self.nonlinearity}'. Select from 'tanh' or 'relu'.")
-        super().__init__(f"RNN_{self.nonlinearity.upper()}", *args, **kwargs)
+dynamo.traces(_Layer)

@@ -6,9 +6,10 @@ from torch.nn.functional import linear, pad
 
 from .. import functional
 from ..functional.attention import attention_op, dropout_seed
+from .scriptable import Scriptable
 
 
-class MultiheadAttention(torch.nn.MultiheadAttention):
+class MultiheadAttention(Scriptable, torch.nn.MultiheadAttention):
     """torch.nn.MultiheadAttention, faster: its constructor, parameters, initial values, `state_dict` and arguments.
 
     concat_h(softmax(Q_h K_h^T / sqrt(E / H) + mask) V_h) W_out, as on the torch.nn.MultiheadAttention page. A query
