@@ -1,5 +1,6 @@
-// The time loop forward: the inputs of a few steps as one product, then step by step the product with the state and
-// the cell's maths on what is still in the first-level cache. Its twin is backward.h.
+// The time loop forward: the inputs of a few steps as one product, or where a step has many rows those of a block of
+// them, then the product with the state and the cell's maths on what is still in the first-level cache. Its twin is
+// backward.h.
 #pragma once
 
 #include "panels.h"
@@ -28,12 +29,15 @@ struct ForwardMemory {
   using C = CellOf<Vec<A>>;
   using P = Panels<E, CellOf>;
   static constexpr int64_t gates_x_size = 96 * 1024;  // sums a thread keeps: half of a second-level cache
+  static constexpr int64_t block_size = 512 * 1024;   // bytes of input and state that pass by all panels together
 
   E *weight_ih, *weight_hh;  // panels; null where the weights are not worth packing
   A *bias_x, *bias_h;
   StateRows<E> initial, states;
   // by thread
   int64_t chunk_rows, owned_panels;
+  int64_t
+      block_rows;  // 0: a chunk has all columns of the rows of its steps; else a panel's of so many rows of one step
   A* gates_x;
   const E** input_rows;
   // by thread, where the weights are not packed
@@ -60,9 +64,14 @@ struct ForwardMemory {
     }
     owned_panels = by_rows ? n : (n + team - 1) / team;
     chunk_rows = gates_x_size / (owned_panels * P::width);
-    if (chunk_rows < rows) chunk_rows = rows;
+    block_rows = 0;
+    if (pack && chunk_rows < 2 * rows) {
+      const int64_t fit = block_size / ((layer.input_size + layer.hidden_size) * int64_t(sizeof(E)));
+      block_rows = chunk_rows = std::min(rows, groups(std::max<int64_t>(fit, 1), max_rows) * max_rows);
+    }
+    if (!block_rows && chunk_rows < rows) chunk_rows = rows;
     if (chunk_rows > layer.sequence.rows) chunk_rows = layer.sequence.rows;
-    gates_x = arena.take<A>(team * chunk_rows * owned_panels * P::width);
+    gates_x = arena.take<A>(team * chunk_rows * (block_rows ? 1 : owned_panels) * P::width);
     input_rows = arena.take<const E*>(team * chunk_rows);
     columns_each =
         pack ? 0 : std::max(columns_size<E>(chunk_rows, layer.input_size), columns_size<E>(rows, layer.hidden_size));
@@ -94,7 +103,7 @@ struct Forward {
   int64_t row_end = by_rows ? team.end(layer.sequence.batch) : layer.sequence.batch;
   int64_t panel_begin = by_rows ? 0 : team.begin(panels.count());
   int64_t panel_end = by_rows ? panels.count() : team.end(panels.count());
-  int64_t columns = memory.owned_panels * P::width;
+  int64_t columns = (memory.block_rows ? 1 : memory.owned_panels) * P::width;
   A* gates_x = memory.gates_x + team.rank * memory.chunk_rows * columns;
   const E** input_rows = memory.input_rows + team.rank * memory.chunk_rows;
   A* gates_h = memory.gates_h + team.rank * memory.few_rows * P::width;
@@ -107,14 +116,19 @@ struct Forward {
     team.wait();
     const int64_t T = layer.sequence.steps;
     for (int64_t s = 0; s < T;) {
-      const int64_t chunk = input_chunk(s);
+      const int64_t chunk = memory.block_rows ? s + 1 : input_chunk(s);
       A* x = gates_x;
       for (; s < chunk; ++s) {
         const int64_t rows = end(s) - row_begin;
-        if (rows > 0) {
+        if (memory.block_rows) {
+          for (int64_t i = 0; i < rows; i += memory.block_rows)
+            block(s, row_begin + i, row_begin + std::min(rows, i + memory.block_rows));
+        } else if (rows > 0) {
           step(s, x);
           x += rows * columns;
         }
+        for (int64_t i = std::max(row_begin, steps.staying(s)); i < row_begin + rows; ++i)
+          finish(memory.states, index(s) + i, i);
         if (!by_rows) team.wait();
       }
     }
@@ -144,14 +158,20 @@ struct Forward {
           }
   }
 
+  // Where the states of step s begin in memory.states.
+  int64_t index(int64_t s) const { return direction.reserve ? steps.first(s) : (s & 1) * layer.sequence.batch; }
+
+  const E* input_of(int64_t s, int64_t row) const {
+    return (const E*)layer.input.data + layer.input.by_step[steps.time(s)] + layer.input.by_row[row];
+  }
+
   // Multiplies the inputs of the steps from s on with weight_ih, as many as fit; returns the step after them.
   int64_t input_chunk(int64_t s) {
     int64_t rows = 0;
     for (; s < layer.sequence.steps; ++s) {
       const int64_t here = end(s) - row_begin;
       if (rows && rows + here > memory.chunk_rows) break;
-      const E* at = (const E*)layer.input.data + layer.input.by_step[steps.time(s)];
-      for (int64_t i = row_begin; i < end(s); ++i) input_rows[rows++] = at + layer.input.by_row[i];
+      for (int64_t i = row_begin; i < end(s); ++i) input_rows[rows++] = input_of(s, i);
     }
     const bool packed = memory.weight_ih;
     const Unpacked<E> a(input_rows, packed ? 0 : rows, layer.input_size, few_columns);
@@ -167,61 +187,74 @@ struct Forward {
     return s;
   }
 
+  // Rows [from, to) of step s, whose inputs and states stay in the second-level cache while all panels pass by.
+  void block(int64_t s, int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; ++i) input_rows[i - from] = input_of(s, i);
+    for (int64_t p = panel_begin; p < panel_end; ++p) {
+      panels.multiply(p, to - from, input_rows, layer.input_size, memory.weight_ih, memory.bias_x, gates_x, columns);
+      cells(s, p, from, to, gates_x);
+    }
+  }
+
   void step(int64_t s, const A* x) {
-    const int64_t t = steps.time(s), continuing = steps.continuing(s), rows_end = end(s), batch = layer.sequence.batch;
-    const int64_t H = layer.hidden_size;
-    const bool training = direction.reserve;
-    const int64_t now = training ? steps.first(s) : (s & 1) * batch;
-    const int64_t before = s == 0 ? 0 : training ? steps.first(s - 1) : ((s - 1) & 1) * batch;
-    E* out = (E*)layer.output.data + layer.output.by_step[t] + output_offset;
-    const bool packed = memory.weight_hh, unpacked = !packed && (continuing > row_begin || direction.h_0);
+    const int64_t rows_end = end(s), continuing = steps.continuing(s), H = layer.hidden_size;
+    const bool unpacked = !memory.weight_hh && (continuing > row_begin || direction.h_0);
+    const int64_t before = s == 0 ? 0 : index(s - 1);
     for (int64_t i = row_begin; unpacked && i < rows_end; ++i)
       state_rows[i - row_begin] = i < continuing ? memory.states.h(before + i) : memory.initial.h(i);
     const Unpacked<E> a(state_rows, unpacked ? rows_end - row_begin : 0, H, few_columns);
     for (int64_t p = panel_begin; p < panel_end; ++p) {
-      const int units = panels.units_in(p);
       if (unpacked)
         panels.multiply_unpacked(p, a, H, (const E*)direction.weight_hh, H, memory.bias_h, gates_h, P::width);
-      for (int64_t i = row_begin; i < rows_end;) {
-        const int here = next_part(rows_end - i, max_rows);
-        alignas(64) A own[max_rows * P::width];
-        A* const product = packed ? own : gates_h + (i - row_begin) * P::width;
-        const E* h[max_rows];
-        for (int m = 0; m < here; ++m)
-          h[m] = i + m < continuing ? memory.states.h(before + i + m) : memory.initial.h(i + m);
-        const bool zero = i >= continuing && !direction.h_0;
-        if (zero) {
-          for (int m = 0; m < here; ++m)
-            __builtin_memcpy(product + m * P::width, memory.bias_h + p * P::width, sizeof(A) * P::width);
-        } else if (packed) {
-          panels.multiply(p, here, h, H, memory.weight_hh, memory.bias_h, product, P::width);
-        }
-        for (int m = 0; m < here; ++m) {
-          const int64_t row = i + m;
-          const A* c_row = nullptr;
-          if constexpr (C::has_c) c_row = row < continuing ? memory.states.c(before + row) : memory.initial.c(row);
-          const A* x_row = x + (row - row_begin) * columns + (p - panel_begin) * P::width;
-          for (int u = 0; u < units; ++u) {
-            const int64_t j = (p * P::units + u) * L;
-            V gate_x[C::gates], gate_h[C::gates], save[C::saved + 1];
-            for (int g = 0; g < C::gates; ++g) {
-              gate_x[g] = load<A>(x_row + (u * C::gates + g) * L);
-              gate_h[g] = load<A>(product + m * P::width + (u * C::gates + g) * L);
-            }
-            V h_j = load_some<E>(h[m] + j, L), c_j{};
-            if constexpr (C::has_c) c_j = load<A>(c_row + j);
-            C::forward(gate_x, gate_h, h_j, c_j, save);
-            store_some<E>(memory.states.h(now + row) + j, h_j, L);
-            if constexpr (C::has_c) store<A>(memory.states.c(now + row) + j, c_j);
-            if (training)
-              for (int k = 0; k < C::saved; ++k) store<A>(memory.states.slot(now + row, 1 + C::has_c + k) + j, save[k]);
-            store_some<E>(out + layer.output.by_row[row] + j, h_j, H - j);
-          }
-        }
-        i += here;
-      }
+      cells(s, p, row_begin, rows_end, x + (p - panel_begin) * P::width);
     }
-    for (int64_t i = std::max(row_begin, steps.staying(s)); i < rows_end; ++i) finish(memory.states, now + i, i);
+  }
+
+  // The units of panel p at step s for rows [from, to). x: their panel of the input's product, rows `columns` apart.
+  void cells(int64_t s, int64_t p, int64_t from, int64_t to, const A* x) {
+    const int64_t continuing = steps.continuing(s), now = index(s), before = s == 0 ? 0 : index(s - 1);
+    const int64_t H = layer.hidden_size;
+    const bool training = direction.reserve, packed = memory.weight_hh;
+    const int units = panels.units_in(p);
+    E* out = (E*)layer.output.data + layer.output.by_step[steps.time(s)] + output_offset;
+    for (int64_t i = from; i < to;) {
+      const int here = next_part(to - i, max_rows);
+      alignas(64) A own[max_rows * P::width];
+      A* const product = packed ? own : gates_h + (i - row_begin) * P::width;
+      const E* h[max_rows];
+      for (int m = 0; m < here; ++m)
+        h[m] = i + m < continuing ? memory.states.h(before + i + m) : memory.initial.h(i + m);
+      const bool zero = i >= continuing && !direction.h_0;
+      if (zero) {
+        for (int m = 0; m < here; ++m)
+          __builtin_memcpy(product + m * P::width, memory.bias_h + p * P::width, sizeof(A) * P::width);
+      } else if (packed) {
+        panels.multiply(p, here, h, H, memory.weight_hh, memory.bias_h, product, P::width);
+      }
+      for (int m = 0; m < here; ++m) {
+        const int64_t row = i + m;
+        const A* c_row = nullptr;
+        if constexpr (C::has_c) c_row = row < continuing ? memory.states.c(before + row) : memory.initial.c(row);
+        const A* x_row = x + (row - from) * columns;
+        for (int u = 0; u < units; ++u) {
+          const int64_t j = (p * P::units + u) * L;
+          V gate_x[C::gates], gate_h[C::gates], save[C::saved + 1];
+          for (int g = 0; g < C::gates; ++g) {
+            gate_x[g] = load<A>(x_row + (u * C::gates + g) * L);
+            gate_h[g] = load<A>(product + m * P::width + (u * C::gates + g) * L);
+          }
+          V h_j = load_some<E>(h[m] + j, L), c_j{};
+          if constexpr (C::has_c) c_j = load<A>(c_row + j);
+          C::forward(gate_x, gate_h, h_j, c_j, save);
+          store_some<E>(memory.states.h(now + row) + j, h_j, L);
+          if constexpr (C::has_c) store<A>(memory.states.c(now + row) + j, c_j);
+          if (training)
+            for (int k = 0; k < C::saved; ++k) store<A>(memory.states.slot(now + row, 1 + C::has_c + k) + j, save[k]);
+          store_some<E>(out + layer.output.by_row[row] + j, h_j, H - j);
+        }
+      }
+      i += here;
+    }
   }
 
   void finish(const StateRows<E>& rows, int64_t index, int64_t i) {

@@ -12,12 +12,12 @@ struct WordProduct {
 };
 
 inline WordProduct multiply_words(Words a, uint32_t b) {
-#if defined(__AVX512F__)
+#if SF_VECTOR_BYTES == 64
   const __m512i x = (__m512i)a, m = _mm512_set1_epi64(b);
   const __m512i even = _mm512_mul_epu32(x, m), odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), m);
   return {(Words)_mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd),
           (Words)_mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32))};
-#elif defined(__AVX2__)
+#elif SF_VECTOR_BYTES == 32
   const __m256i x = (__m256i)a, m = _mm256_set1_epi64x(b);
   const __m256i even = _mm256_mul_epu32(x, m), odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), m);
   return {(Words)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA),

@@ -1,4 +1,7 @@
 // Vectors of the instruction set this file is compiled for, and the element types the loop takes.
+//
+// Which set that is, SF_VECTOR_BYTES tells: 64 AVX-512, 32 AVX2 with FMA, 16 any other. The compiler's own __AVX512F__
+// does not follow the pragma of an engine's file before GCC 13.
 #pragma once
 
 namespace {
@@ -52,10 +55,10 @@ inline void store(A* p, Vec<A> v) {
 template <class V, class A>
 inline V at_least(V x, A limit) {
   const V bound = V{} + limit;
-#ifdef __AVX512F__
+#if SF_VECTOR_BYTES == 64
   if constexpr (sizeof(A) == 4) return (V)_mm512_max_ps((__m512)bound, (__m512)x);
   if constexpr (sizeof(A) == 8) return (V)_mm512_max_pd((__m512d)bound, (__m512d)x);
-#elif defined(__AVX2__)
+#elif SF_VECTOR_BYTES == 32
   if constexpr (sizeof(A) == 4) return (V)_mm256_max_ps((__m256)bound, (__m256)x);
   if constexpr (sizeof(A) == 8) return (V)_mm256_max_pd((__m256d)bound, (__m256d)x);
 #endif
@@ -121,7 +124,7 @@ inline Vec<Sum<E>> load_some(const E* p, int64_t n) {
   using A = Sum<E>;
   if constexpr (sizeof(E) == sizeof(A)) {
     if (n >= lanes<A>) return load<A>(p);
-#ifdef __AVX512F__
+#if SF_VECTOR_BYTES == 64
     if constexpr (sizeof(A) == 4) return (Vec<A>)_mm512_maskz_loadu_ps(first_bits(n), p);
     if constexpr (sizeof(A) == 8) return (Vec<A>)_mm512_maskz_loadu_pd(first_bits(n), p);
 #endif
@@ -141,7 +144,7 @@ inline void store_some(E* p, Vec<Sum<E>> v, int64_t n) {
   using A = Sum<E>;
   if constexpr (sizeof(E) == sizeof(A)) {
     if (n >= lanes<A>) return store<A>(p, v);
-#ifdef __AVX512F__
+#if SF_VECTOR_BYTES == 64
     if constexpr (sizeof(A) == 4) return _mm512_mask_storeu_ps(p, first_bits(n), (__m512)v);
     if constexpr (sizeof(A) == 8) return _mm512_mask_storeu_pd(p, first_bits(n), (__m512d)v);
 #endif

@@ -123,7 +123,7 @@ struct KeepRow {
 // x / sum, given 1 / sum: the one weight of a query that sees one key is 1 to the bit, and its score's gradient 0.
 template <class V, class A>
 inline V divide(V x, A sum, A reciprocal) {
-#ifdef __FMA__
+#if SF_VECTOR_BYTES >= 32
   const V quotient = x * reciprocal;
   return quotient + (x - quotient * sum) * reciprocal;  // one multiply-add, whose product is not rounded
 #else
