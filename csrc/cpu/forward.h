@@ -36,8 +36,7 @@ struct ForwardMemory {
   StateRows<E> initial, states;
   // by thread
   int64_t chunk_rows, owned_panels;
-  int64_t
-      block_rows;  // 0: a chunk has all columns of the rows of its steps; else a panel's of so many rows of one step
+  int64_t block_rows;  // of one step, whose panels are used up one by one; 0: gates_x has all columns of some steps
   A* gates_x;
   const E** input_rows;
   // by thread, where the weights are not packed
