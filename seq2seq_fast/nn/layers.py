@@ -12,7 +12,7 @@ from .scriptable import Scriptable
 class _Layer(Scriptable, torch.nn.RNNBase):
     """What the three layers share: the way from torch.nn's `forward` to `functional.rnn` and back."""
 
-    def forward(self, input: Tensor | PackedSequence, hx=None, *, lengths=None):
+    def forward(self, input: Tensor | PackedSequence, hx=None, lengths=None):
         """Runs the layer as torch.nn's does. Shapes as on the torch.nn pages.
 
         Args:
