@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from .. import functional, ops
-from .scriptable import Scriptable
+from .graphs import Proxy, Scriptable, fx_node
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
@@ -44,6 +44,8 @@ class GRUCell(_Cell, torch.nn.GRUCell):
     """torch.nn.GRUCell, faster. Input (B, I) or (I), hx (B, H) or (H); returns h' of hx's shape."""
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        if isinstance(input, Proxy):
+            return fx_node(self, input, hx)
         if functional.why_not_fused(input) is not None:
             return super().forward(input, hx)
         self._check_rank(input, (hx,))
@@ -54,6 +56,8 @@ class LSTMCell(_Cell, torch.nn.LSTMCell):
     """torch.nn.LSTMCell, faster. Input (B, I) or (I), hx a tuple (h, c) of (B, H) or (H); returns (h', c')."""
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        if isinstance(input, Proxy):
+            return fx_node(self, input, hx)
         if functional.why_not_fused(input) is not None:
             return super().forward(input, hx)
         states = (None, None) if hx is None else hx
@@ -66,6 +70,8 @@ class RNNCell(_Cell, torch.nn.RNNCell):
     """torch.nn.RNNCell, faster. Input (B, I) or (I), hx (B, H) or (H); returns h' of hx's shape."""
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        if isinstance(input, Proxy):
+            return fx_node(self, input, hx)
         if functional.why_not_fused(input) is not None:
             return super().forward(input, hx)
         self._check_rank(input, (hx,))

@@ -6,7 +6,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from .. import dynamo, functional
 from ..cuda import forms
-from .scriptable import Scriptable
+from .graphs import Proxy, Scriptable, fx_node
 
 
 class _Layer(Scriptable, torch.nn.RNNBase):
@@ -24,6 +24,8 @@ class _Layer(Scriptable, torch.nn.RNNBase):
         Raises:
             ValueError, RuntimeError, TypeError: an argument of a wrong rank, size, dtype or type, named in the message.
         """
+        if isinstance(input, Proxy):
+            return fx_node(self, input, hx) if lengths is None else fx_node(self, input, hx, lengths=lengths)
         packed = isinstance(input, PackedSequence)
         data = input.data if packed else input
         states = self._states(hx)

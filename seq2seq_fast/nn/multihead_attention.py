@@ -6,7 +6,7 @@ from torch.nn.functional import linear, pad
 
 from .. import functional
 from ..functional.attention import attention_op, dropout_seed
-from .scriptable import Scriptable
+from .graphs import Proxy, Scriptable, fx_node
 
 
 class MultiheadAttention(Scriptable, torch.nn.MultiheadAttention):
@@ -36,6 +36,8 @@ class MultiheadAttention(Scriptable, torch.nn.MultiheadAttention):
             AssertionError, RuntimeError: as torch.nn.MultiheadAttention.
         """
         options = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
+        if isinstance(query, Proxy):
+            return fx_node(self, query, key, value, *options)
         if self.why_not_fused(query, key, value, *options) is not None:
             return super().forward(query, key, value, *options)
         self._check(query, key, value, key_padding_mask, attn_mask, is_causal)

@@ -1,4 +1,4 @@
-"""torch.jit.script and torch.jit.trace on models with our layers."""
+"""torch.jit.script, torch.jit.trace and torch.fx on models with our layers."""
 
 import pytest
 import torch
@@ -26,6 +26,10 @@ class AroundAttention(Around):
 
 def check(model, input):
     expected = model(input)
+    graph = torch.fx.symbolic_trace(model)
+    assert [node.target for node in graph.graph.nodes if node.op == "call_module"] == ["layer"]
+    assert graph.layer is model.layer
+    assert_close(graph(input), expected)
     traced = torch.jit.trace(model, input)
     assert_close(traced(input), expected)
     scripted = torch.jit.script(model)

@@ -1,8 +1,9 @@
-"""What torch.jit.script makes of our layers."""
+"""What torch.jit.script and torch.fx make of our layers."""
 
 import copy
 
 import torch
+from torch.fx import Proxy
 
 
 class Scriptable:
@@ -18,3 +19,8 @@ class Scriptable:
         layer = copy.copy(self)
         layer.__class__ = torch_class
         return layer
+
+
+def fx_node(module: torch.nn.Module, input: Proxy, *args, **kwargs) -> Proxy:
+    """The call of `module` as one node of fx's graph. torch.fx gives one by itself to the modules of torch.nn alone."""
+    return input.tracer.create_proxy("call_module", input.tracer.path_of_module(module), (input, *args), kwargs)
