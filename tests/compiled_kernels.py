@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from ahead_of_time import SHARED_MEMORY, TARGETS
@@ -16,10 +16,9 @@ processes = ThreadPoolExecutor(os.cpu_count())
 @lru_cache
 def started(family: str) -> dict[str, Future]:
     command = [sys.executable, Path(__file__).with_name("ahead_of_time.py")]
-    return {
-        target: processes.submit(subprocess.run, [*command, target, family], capture_output=True, text=True)
-        for target in TARGETS
-    }
+    # a copy: pytest writes to the environment at every test, and exec may read what that has just freed
+    run = partial(subprocess.run, env=dict(os.environ), capture_output=True, text=True)
+    return {target: processes.submit(run, [*command, target, family]) for target in TARGETS}
 
 
 def compiled(target: str, family: str) -> list[dict]:
