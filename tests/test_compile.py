@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from cases import draw, make_cell, make_hx, make_layer, pack
+from cases import draw, make_cell, make_hx, make_layer, pack, twin
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
 from torch.nn.utils import parametrize
@@ -65,7 +65,7 @@ def test_whichever_is_imported_first(first):
 def test_torchs_own_layers_are_treated_as_before(cell):
     layer = make_layer(cell, 5, 7)
     torch.compile(layer, backend="eager", fullgraph=True)(draw(4, 3, 5))
-    theirs = torch.compile(type(layer).__bases__[-1](5, 7), backend="eager", fullgraph=True)
+    theirs = torch.compile(twin(layer), backend="eager", fullgraph=True)
     with pytest.raises(torch._dynamo.exc.Unsupported, match="wrap RNN, GRU, or LSTM"):
         theirs(draw(4, 3, 5))
 

@@ -67,8 +67,9 @@ struct ForwardMemory {
     if (pack && chunk_rows < 2 * rows) {
       const int64_t fit = block_size / ((layer.input_size + layer.hidden_size) * int64_t(sizeof(E)));
       block_rows = chunk_rows = std::min(rows, groups(std::max<int64_t>(fit, 1), max_rows) * max_rows);
+    } else if (chunk_rows < rows) {
+      chunk_rows = rows;
     }
-    if (!block_rows && chunk_rows < rows) chunk_rows = rows;
     if (chunk_rows > layer.sequence.rows) chunk_rows = layer.sequence.rows;
     gates_x = arena.take<A>(team * chunk_rows * (block_rows ? 1 : owned_panels) * P::width);
     input_rows = arena.take<const E*>(team * chunk_rows);

@@ -7,6 +7,8 @@ import importlib.util
 
 import torch
 from torch import Tensor
+from torch.compiler import is_exporting
+from torch.jit import is_tracing
 from torch.nn.functional import dropout as drop
 
 from .. import _native, ops
@@ -20,7 +22,7 @@ def why_not_fused(input: Tensor) -> str | None:
     if _native.extension is None:
         return _native.reason
     # asked in this order, since the last takes 2 us (a Sapphire Rapids)
-    if (torch.jit.is_tracing() or torch.compiler.is_exporting()) and torch.onnx.is_in_onnx_export():
+    if (is_tracing() or is_exporting()) and torch.onnx.is_in_onnx_export():
         return "the model is exported to ONNX, which has an operator for torch's own layer"
     if not (input.is_cpu or input.is_cuda):
         return f"input is on {input.device}; the fused kernels run on the CPU and on CUDA"

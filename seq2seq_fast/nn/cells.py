@@ -10,7 +10,14 @@ WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class _Cell(Scriptable):
-    """Shared by the three cells, which inherit everything but `forward` from torch.nn's."""
+    """Shared by the three cells, which inherit everything but `forward` from torch.nn's, and give it `_fused`."""
+
+    def forward(self, input: Tensor, hx=None):
+        if isinstance(input, Proxy):
+            return fx_node(self, input, hx)
+        if functional.why_not_fused(input) is not None:
+            return super().forward(input, hx)
+        return self._fused(input, hx)
 
     def _step(self, cell: str, input: Tensor, states: tuple[Tensor | None, ...]) -> list[Tensor]:
         """The states (B, H) after one step of input (B, I); both without B where the input is unbatched."""
@@ -43,11 +50,7 @@ class _Cell(Scriptable):
 class GRUCell(_Cell, torch.nn.GRUCell):
     """torch.nn.GRUCell, faster. Input (B, I) or (I), hx (B, H) or (H); returns h' of hx's shape."""
 
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        if isinstance(input, Proxy):
-            return fx_node(self, input, hx)
-        if functional.why_not_fused(input) is not None:
-            return super().forward(input, hx)
+    def _fused(self, input: Tensor, hx: Tensor | None) -> Tensor:
         self._check_rank(input, (hx,))
         return self._step("gru", input, (hx, None))[0]
 
@@ -55,11 +58,7 @@ class GRUCell(_Cell, torch.nn.GRUCell):
 class LSTMCell(_Cell, torch.nn.LSTMCell):
     """torch.nn.LSTMCell, faster. Input (B, I) or (I), hx a tuple (h, c) of (B, H) or (H); returns (h', c')."""
 
-    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        if isinstance(input, Proxy):
-            return fx_node(self, input, hx)
-        if functional.why_not_fused(input) is not None:
-            return super().forward(input, hx)
+    def _fused(self, input: Tensor, hx: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
         states = (None, None) if hx is None else hx
         self._check_rank(input, states)
         h, _, c = self._step("lstm", input, tuple(states))
@@ -69,10 +68,6 @@ class LSTMCell(_Cell, torch.nn.LSTMCell):
 class RNNCell(_Cell, torch.nn.RNNCell):
     """torch.nn.RNNCell, faster. Input (B, I) or (I), hx (B, H) or (H); returns h' of hx's shape."""
 
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        if isinstance(input, Proxy):
-            return fx_node(self, input, hx)
-        if functional.why_not_fused(input) is not None:
-            return super().forward(input, hx)
+    def _fused(self, input: Tensor, hx: Tensor | None) -> Tensor:
         self._check_rank(input, (hx,))
         return self._step(f"rnn_{self.nonlinearity}", input, (hx, None))[0]
