@@ -13,12 +13,19 @@ using seq2seq_fast::Arena;
 using seq2seq_fast::Plan;
 using seq2seq_fast::Team;
 
+// What a row costs more in columns than packed.
+#ifdef SF_AMX
+constexpr double dearer_in_columns = 0.16;  // Sapphire Rapids
+#else
+constexpr double dearer_in_columns = 0.06;  // Zen 4
+#endif
+
 // Whether the weights meet enough rows to be packed. `at_once` rows meet them at a step: those that dots serve cost 40 %
-// more than packed, those in columns 6 %, and packing costs as much as 10 rows at H = 64, 16 at 256, 40 at 1024 (Zen 4).
+// more than packed, and packing costs as much as 10 rows at H = 64, 16 at 256, 40 at 1024 (Zen 4).
 template <class E>
 inline bool worth_packing(const Layer& layer, int64_t at_once) {
   const int64_t columns = Unpacked<E>::as_columns(at_once);
-  const double dearer = 0.4 * (at_once - columns) + 0.06 * columns;
+  const double dearer = 0.4 * (at_once - columns) + dearer_in_columns * columns;
   return layer.sequence.rows * dearer >= at_once * (8 + (layer.input_size + layer.hidden_size) / 64.0);
 }
 
