@@ -10,9 +10,13 @@ constexpr int64_t gates_of(Cell cell) { return cell == Cell::gru ? 3 : cell == C
 
 enum class Dtype { float32, float64, bfloat16 };
 
-// Rows of the reserve are padded to this many elements, which the vectors of every processor divide.
+// Slots of the reserve are padded to this many elements, which the vectors of every processor divide; long ones to an odd
+// number of cache lines, or the same place in all rows would want the same few sets of a cache.
 constexpr int64_t reserve_align = 16;
-constexpr int64_t padded(int64_t hidden) { return (hidden + reserve_align - 1) / reserve_align * reserve_align; }
+constexpr int64_t padded(int64_t hidden) {
+  const int64_t blocks = (hidden + reserve_align - 1) / reserve_align;
+  return (blocks < 32 ? blocks : blocks | 1) * reserve_align;
+}
 
 // The time and batch of a layer. The batch is ordered longest row first, so that the rows that run at a step are the
 // first ones: a PackedSequence is so already, padded input with lengths is through `Rows::by_row`.

@@ -5,9 +5,10 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <c10/core/CPUAllocator.h>
 #include <pthread.h>
 
-#include "cpu/arena.h"
+#include "cpu/block.h"
 #include "cpu/team.h"
 
 namespace seq2seq_fast {
@@ -44,9 +45,20 @@ inline Tensor empty(at::IntArrayRef shape, const at::TensorOptions& options) {
   return Tensor(at::detail::empty_cpu(shape, options));
 }
 
+// The same, where it is large in a kept block.
 inline Tensor fresh(at::IntArrayRef shape, const at::TensorOptions& options) {
-  const Tensor x = empty(shape, options);
-  prefer_large_pages(x.data_ptr(), int64_t(x.nbytes()));
+  const int64_t bytes = c10::multiply_integers(shape) * int64_t(options.dtype().itemsize());
+  if (bytes < Block::large || bytes > Block::most_kept || at::globalContext().deterministicAlgorithms()) {
+    const Tensor x = empty(shape, options);
+    prefer_large_pages(x.data_ptr(), bytes);
+    return x;
+  }
+  auto* const block = new Block(bytes);
+  at::DataPtr data(block->data(), block, [](void* given) { delete static_cast<Block*>(given); }, at::kCPU);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, std::move(data), c10::GetCPUAllocator(), true);
+  Tensor x = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                      options.dtype());
+  x.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
   return x;
 }
 

@@ -6,12 +6,10 @@ The reserve is (D, rows, slots, padded H) with the rows of input in their order;
 import torch
 from torch import Tensor
 
+from ..reserve import reserve_shape
 from .cell_arguments import Steps, check, directions, state_of, unit_rows
 from .cell_step import CELLS, cell_step
 from .cell_step_backward import cell_step_backward
-
-# the shape of the reserve is the one of csrc/recurrence.h
-RESERVE_ALIGN = 16
 
 
 def layer(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional, train: bool) -> list[Tensor]:
@@ -26,7 +24,7 @@ def layer(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional, t
     c_n = torch.empty_like(h_n) if kind.has_c else None
     reserve = None
     if train:
-        reserve = input.new_empty(reserve_shape(count, steps.rows, kind, hidden), dtype=sum_dtype(input.dtype))
+        reserve = input.new_empty(reserve_shape(cell, count, steps.rows, hidden), dtype=sum_dtype(input.dtype))
     for d, (weight_ih, weight_hh, bias_ih, bias_hh) in directions(weights, bidirectional):
         h, c = state_of(h_0, d), state_of(c_0, d)
         x = rows
@@ -145,11 +143,6 @@ def reorder(weight: Tensor, gates) -> Tensor:
 
 def bias_gradient(d_gates: Tensor) -> Tensor:
     return d_gates.sum(0, dtype=sum_dtype(d_gates.dtype)).to(d_gates.dtype)
-
-
-def reserve_shape(directions: int, rows: int, kind, hidden: int) -> tuple[int, ...]:
-    padded = (hidden + RESERVE_ALIGN - 1) // RESERVE_ALIGN * RESERVE_ALIGN
-    return directions, rows, 1 + kind.has_c + kind.saved, padded
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -10,6 +10,7 @@ import itertools
 import torch
 
 from . import _native, reference
+from .reserve import reserve_shape
 
 LAYER_ARGS = (
     "Tensor input, Tensor? h_0, Tensor? c_0, Tensor[] weights, Tensor? lengths, Tensor? batch_sizes, "
@@ -70,10 +71,6 @@ on_cuda("rnn_layer", "cuda.layer", 0)
 on_cuda("rnn_layer_train", "cuda.layer", 0)
 on_cuda("rnn_layer_backward", "cuda.layer", 1)
 
-# tensors of (rows, hidden) that backward reads for each step: the state h, and what csrc/cells/*.h saves
-RESERVE_SLOTS = {"gru": 5, "lstm": 6, "rnn_tanh": 1, "rnn_relu": 1}
-# the reserve is padded so that vectors of any processor divide a row: csrc/recurrence.h
-RESERVE_ALIGN = 16
 WEIGHT_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
@@ -98,9 +95,7 @@ def _layer_shapes(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirect
 
 def _reserve_shape(input, weights, cell, bidirectional):
     rows = input.size(0) if input.dim() == 2 else input.size(0) * input.size(1)
-    hidden = weights[1].size(1)
-    padded = (hidden + RESERVE_ALIGN - 1) // RESERVE_ALIGN * RESERVE_ALIGN
-    return (2 if bidirectional else 1, rows, RESERVE_SLOTS[cell], padded)
+    return reserve_shape(cell, 2 if bidirectional else 1, rows, weights[1].size(1))
 
 
 @torch.library.register_fake("seq2seq_fast::rnn_layer", lib=library)

@@ -13,6 +13,8 @@ from torch.nn.utils import parametrize
 from torch.testing import assert_close
 from torch.testing._internal.optests import generate_tests
 
+from seq2seq_fast.reserve import reserve_shape
+
 # torch.nn's own layers break graphs and fix their sizes
 pytestmark = pytest.mark.needs_extension
 
@@ -326,3 +328,12 @@ def test_reserve_is_as_large_as_the_compiler_is_told(cell, batch_first):
         )
     described = [[(x.shape, x.stride(), x.dtype) for x in outputs] for outputs in (real, fake)]
     assert described[0] == described[1]
+
+
+@pytest.mark.parametrize("hidden_size", (1, 16, 17, 257, 496, 497, 512, 513, 1024))
+def test_slots_are_as_long_as_the_compiler_is_told(cell, hidden_size):
+    layer = make_layer(cell, 3, hidden_size)
+    reserve = torch.ops.seq2seq_fast.rnn_layer_train(
+        draw(2, 5, 3), None, None, list(layer.parameters()), None, None, cell, False
+    )[-1]
+    assert reserve.shape == reserve_shape(cell, 1, 10, hidden_size)

@@ -100,8 +100,13 @@ def test_sizes(cell, dtype, sizes, bidirectional):
     compare(layer, draw(steps, batch, input_size, dtype=dtype), make_hx(layer, batch, dtype))
 
 
-# work enough for two threads: by hidden units, by rows of the batch, ragged both ways
-@pytest.mark.parametrize("sizes", ((20, 1, 64, 512), (5, 128, 32, 64), (7, 37, 90, 131), (6, 130, 40, 257)), ids=str)
+# work enough for two threads: by hidden units, by rows of the batch, ragged both ways; more rows than the gradients of
+# weights are summed over at a time, on one thread and on two
+@pytest.mark.parametrize(
+    "sizes",
+    ((20, 1, 64, 512), (5, 128, 32, 64), (7, 37, 90, 131), (6, 130, 40, 257), (70, 33, 3, 2), (70, 63, 9, 33)),
+    ids=str,
+)
 @pytest.mark.parametrize("bidirectional", BOOLS, ids=("one_way", "both_ways"))
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16), ids=str)
 def test_work_for_two_threads(cell, dtype, sizes, bidirectional):

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # from the bottom up; a module imports from lower floors only, those of one floor do not know each other
 FLOORS = (
-    {"_build", "_C"},
+    {"_build", "_C", "reserve"},
     {"_native", "dynamo", "reference", "reference_attention", "kernels"},
     {"reference_search", "cuda"},
     {"ops"},

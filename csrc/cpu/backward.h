@@ -31,7 +31,7 @@ struct BackwardMemory {
     states = {(char*)direction.reserve, row, state_slots + C::saved};
     d_h = arena.take<A>(batch * hidden);
     d_c = arena.take<A>(C::has_c ? batch * hidden : 0);
-    d_gates = arena.take<E>(layer.sequence.rows * C::d_slots * hidden);
+    d_gates = arena.take<E>(layer.sequence.rows * row_size());
   }
 
   // A few rows read the weights as they lie, where whole vectors fill their rows of `columns`.
@@ -40,7 +40,7 @@ struct BackwardMemory {
            columns % lanes<A> == 0 && layer.hidden_size % lanes<A> == 0;
   }
   static int64_t whole_vectors(int64_t H) { return groups(H, lanes<A>) * lanes<A>; }
-  int64_t row_size() const { return C::d_slots * hidden; }
+  int64_t row_size() const { return padded(C::d_slots * hidden); }
   // The row of weight_hh or weight_ih that is k-th along the padded gates of the state or the input; null for padding.
   static const E* weight_row(const E* weight, int64_t columns, int64_t H, int64_t hidden, int64_t k, bool input) {
     const int64_t g = input ? C::d_input_gate[k / hidden] : k / hidden, j = k % hidden;

@@ -95,10 +95,8 @@ struct Run {
         Backward<E, CellOf>{layer, layer.direction[d], d * layer.hidden_size, dealt.loop[d], team, plan.by_rows}();
       });
       everyone.wait();
-      Arena mine(dealt.scratch + rank * dealt.scratch_size);
-      const GradientMemory<E> scratch(std::max(layer.input_size, layer.hidden_size), mine);
       for (int d = 0; d < layer.directions; ++d)
-        Gradients<E, CellOf>{layer, layer.direction[d], dealt.loop[d], scratch, everyone}.weights();
+        Gradients<E, CellOf>{layer, layer.direction[d], dealt.loop[d], dealt.gradients, everyone}.weights();
       if (layer.d_input.data) inputs();
     });
   }
@@ -107,21 +105,17 @@ struct Run {
   struct Dealt {
     LoopMemory loop[2];
     E* weight_ih[2];
-    char* scratch;
-    int64_t scratch_size;
+    GradientMemory<E> gradients;
   };
 
   static E* take_some(Arena& arena, int64_t count) { return count ? arena.template take<E>(count) : nullptr; }
 
   static Dealt deal(const Layer& layer, const Plan& plan, Arena& arena) {
-    Arena counting(nullptr);
-    GradientMemory<E>(std::max(layer.input_size, layer.hidden_size), counting);
     const int last = layer.directions - 1;
     const LoopMemory first(layer, layer.direction[0], arena);
     return {{first, last ? LoopMemory(layer, layer.direction[1], arena) : first},
             {take_some(arena, Inputs::panels_size(layer)), take_some(arena, last ? Inputs::panels_size(layer) : 0)},
-            arena.template take<char>(plan.threads * counting.used()),
-            counting.used()};
+            {layer, plan.threads, arena}};
   }
 };
 

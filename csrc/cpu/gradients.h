@@ -5,24 +5,35 @@
 
 namespace {
 
-// What one thread packs into.
+// What the gradients of weights are summed from: a block of rows at a time, packed.
 template <class E>
 struct GradientMemory {
-  // rows summed at a time: their panels fit the second-level cache
-  static constexpr int64_t block = 256 * Element<E>::group;
-  static constexpr int64_t input_rows = 64;
+  using A = Sum<E>;
+  static constexpr int group = Element<E>::group;
+  static constexpr int64_t width = 3 * lanes<A>;  // of a panel: with 8 rows, 24 sums
+  // bytes of a block's panels: each block is a turn of reading and writing the gradients
+  static constexpr int64_t right_size = 4 << 20;
+  static constexpr int64_t most_rows = 2048;  // of a block, or `left` leaves the second-level cache
 
-  E *left, *right;
+  int64_t block;      // rows
+  int64_t left_size;  // elements from a row of left_rows to the next: of cache lines an odd number
+  E* right;           // (panels, block, width), of all threads
+  // by thread
+  E* left;       // (block, max_rows)
   E* left_rows;  // pairs only: `left` with each row's sum along the memory
-  const E** rows;
+  const E **rows, **d_rows;
 
-  static constexpr int64_t width = 3 * lanes<Sum<E>>;  // of a panel: with 8 rows, 24 sums
-
-  GradientMemory(int64_t columns, Arena& arena) {
-    left = arena.take<E>(block * max_rows);
-    left_rows = arena.take<E>(Element<E>::group == 2 ? block * max_rows : 0);
-    right = arena.take<E>(block * groups(columns, width) * width);
-    rows = arena.take<const E*>(block);
+  GradientMemory(const Layer& layer, int threads, Arena& arena) {
+    constexpr int64_t whole = lanes<A> * group;
+    const int64_t columns = groups(std::max(layer.input_size, layer.hidden_size), width) * width;
+    const int64_t fit = std::clamp<int64_t>(right_size / (columns * int64_t(sizeof(E))), 256 * group, most_rows);
+    block = groups(std::min(fit, layer.sequence.rows), whole) * whole;
+    left_size = block + whole;
+    right = arena.take<E>(block * columns);
+    left = arena.take<E>(threads * block * max_rows);
+    left_rows = arena.take<E>(group == 2 ? threads * left_size * max_rows : 0);
+    rows = arena.take<const E*>(threads * block);
+    d_rows = arena.take<const E*>(threads * block);
   }
 };
 
@@ -43,6 +54,10 @@ struct Gradients {
 
   int64_t H = layer.hidden_size, I = layer.input_size;
   Steps steps{layer.sequence, direction.reverse};
+  E* left = scratch.left + team.rank * scratch.block * max_rows;
+  E* left_rows = scratch.left_rows + team.rank * scratch.left_size * max_rows;
+  const E** rows = scratch.rows + team.rank * scratch.block;
+  const E** d_rows = scratch.d_rows + team.rank * scratch.block;
 
   // This thread's share of the gates' rows.
   void weights() {
@@ -72,32 +87,33 @@ struct Gradients {
     while (s < layer.sequence.steps) {
       // a block of rows in the order of the steps, and their gradients' rows
       int64_t K = 0;
-      const E* d_rows[GradientMemory<E>::block];
-      while (s < layer.sequence.steps && K < GradientMemory<E>::block) {
+      while (s < layer.sequence.steps && K < scratch.block) {
         if (i == steps.active(s)) {
           ++s;
           i = 0;
           continue;
         }
-        scratch.rows[K] = right_row(s, i);
+        rows[K] = right_row(s, i);
         d_rows[K++] = memory.d_gates + (steps.first(s) + i++) * memory.row_size() + slot * memory.hidden;
       }
       if (!K) break;
-      for (int64_t p = 0; p < panels; ++p) {
+      team.wait();
+      for (int64_t p = team.begin(panels); p < team.end(panels); ++p) {
         const int64_t here = std::min(width, columns - p * width);
-        pack_rows<E>(scratch.right + p * width * GradientMemory<E>::block, groups(here, L) * L, here, K,
-                     [&](int64_t k) { return scratch.rows[k] + p * width; });
+        pack_rows<E>(scratch.right + p * width * scratch.block, groups(here, L) * L, here, K,
+                     [&](int64_t k) { return rows[k] + p * width; });
       }
+      team.wait();
       for (int64_t tile = team.begin(tiles); tile < team.end(tiles); ++tile) {
         const int64_t g = tile / unit_tiles, j = tile % unit_tiles * max_rows;
         const int units = int(std::min<int64_t>(max_rows, H - j));
         const int64_t row = gate[g] * H + j;
-        pack_rows<E>(scratch.left, max_rows, units, K, [&](int64_t k) { return d_rows[k] + g * memory.hidden + j; });
+        pack_rows<E>(left, max_rows, units, K, [&](int64_t k) { return d_rows[k] + g * memory.hidden + j; });
         if constexpr (group == 2) transpose_left(K);
         if (d_bias) add_rows(d_bias + row, units, K, first);
         for (int64_t p = 0; p < panels; ++p)
           product(d_weight + row * columns + p * width, columns, units, std::min(width, columns - p * width), K,
-                  scratch.right + p * width * GradientMemory<E>::block, first);
+                  scratch.right + p * width * scratch.block, first);
       }
       first = false;
     }
@@ -108,10 +124,9 @@ struct Gradients {
     for (int64_t k = 0; k < groups(K, group); k += L)
       for (int m = 0; m < max_rows; m += L) {
         Vec<Pair> block[L];
-        for (int i = 0; i < L; ++i) block[i] = load((const Pair*)scratch.left + (k + i) * max_rows + m);
+        for (int i = 0; i < L; ++i) block[i] = load((const Pair*)left + (k + i) * max_rows + m);
         transpose<Pair>(block);
-        for (int i = 0; i < L; ++i)
-          store((Pair*)(scratch.left_rows + (m + i) * GradientMemory<E>::block) + k, block[i]);
+        for (int i = 0; i < L; ++i) store((Pair*)(left_rows + (m + i) * scratch.left_size) + k, block[i]);
       }
   }
 
@@ -122,7 +137,7 @@ struct Gradients {
       A part[max_rows] = {};
       for (int64_t j = k; j < std::min(k + block, K); j += group)
         for (int m = 0; m < max_rows; ++m)
-          for (int g = 0; g < group; ++g) part[m] += to_sum(scratch.left[j * max_rows + m * group + g]);
+          for (int g = 0; g < group; ++g) part[m] += to_sum(left[j * max_rows + m * group + g]);
       for (int m = 0; m < max_rows; ++m) sum[m] += part[m];
     }
     for (int m = 0; m < units; ++m) to[m] = first ? sum[m] : to[m] + sum[m];
@@ -131,11 +146,10 @@ struct Gradients {
   void product(A* to, int64_t ld, int units, int64_t columns, int64_t K, const E* right, bool first) {
     const int vectors = int(groups(columns, L));
     alignas(64) A sums[max_rows * max_tile_vectors * L];
-    const E* rows[max_rows];
-    for (int m = 0; m < units; ++m)
-      rows[m] = group == 2 ? scratch.left_rows + m * GradientMemory<E>::block : scratch.left + m * group;
-    multiply<E>(units, vectors, groups(K, group), rows, group == 2 ? 1 : max_rows, false, right, vectors * L * group,
-                sums, vectors * L, nullptr, false);
+    const E* units_of[max_rows];
+    for (int m = 0; m < units; ++m) units_of[m] = group == 2 ? left_rows + m * scratch.left_size : left + m * group;
+    multiply<E>(units, vectors, groups(K, group), units_of, group == 2 ? 1 : max_rows, false, right,
+                vectors * L * group, sums, vectors * L, nullptr, false);
     for (int m = 0; m < units; ++m)
       for (int n = 0; n < vectors; ++n) {
         A* out = to + m * ld + n * L;
@@ -182,7 +196,7 @@ struct InputGradient {
 
   void operator()() const {
     // blocks of rows whose gradients stay in the second-level cache while the panels pass by
-    constexpr int64_t block = GradientMemory<E>::input_rows;
+    constexpr int64_t block = 64;
     const int64_t end = team.end(layer.sequence.rows);
     int64_t t = 0;
     E* to[block];

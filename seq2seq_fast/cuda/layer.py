@@ -10,6 +10,7 @@ from torch import Tensor
 from ..kernels import cell_layer as stepwise
 from ..kernels.cell_arguments import check, directions, state_of, unit_rows
 from ..kernels.cell_step import CELLS
+from ..reserve import reserve_shape
 from . import forms, loop
 from .time_axis import TimeAxis
 
@@ -49,7 +50,7 @@ def _forward(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional
     output = fresh(rows, (rows.size(0), count * hidden))
     h_n = rows.new_empty(count, time.batch, hidden)
     c_n = torch.empty_like(h_n) if kind.has_c else None
-    reserve = rows.new_empty(stepwise.reserve_shape(count, rows.size(0), kind, hidden), dtype=torch.float32)
+    reserve = rows.new_empty(reserve_shape(cell, count, rows.size(0), hidden), dtype=torch.float32)
     call = Call(cell, time, h_0, c_0, weights, bidirectional, output, reserve if train else None)
     for d, (weight_ih, _, bias_ih, _) in directions(weights, bidirectional):
         gates = rows @ weight_ih.T if bias_ih is None else torch.addmm(bias_ih, rows, weight_ih.T)

@@ -60,6 +60,11 @@ def test_any_hidden_size(library, form, hidden_size):
         check(layer, library, form, draw(3, 2, 5, dtype=dtype), make_hx(layer, 2, dtype))
 
 
+def test_padded_slots(library):
+    layer = make_layer("gru", 5, 512, dtype=torch.bfloat16)
+    check(layer, library, "cluster", draw(2, 1, 5, dtype=torch.bfloat16), make_hx(layer, 1, torch.bfloat16))
+
+
 # units of a block, and whether weights are left over for shared memory
 @pytest.mark.parametrize(
     ("hidden_size", "sms", "units"), ((63, 8, 8), (63, 4, 16), (63, 2, 32), (63, 1, 64), (200, 4, 64))
