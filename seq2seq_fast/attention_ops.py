@@ -36,7 +36,7 @@ for schema in (
 
 def attention(*args):
     """The operator attention, by the cheapest way that serves these arguments."""
-    return call("attention", args)
+    return call("attention", *args)
 
 
 for name in ("attention", "additive_attention"):

@@ -39,12 +39,7 @@ for name in ("rnn_layer", "rnn_layer_composite"):
     library.impl(name, reference.rnn_layer, "FuncTorchBatched")
 
 
-def rnn_layer(*args):
-    """The operator rnn_layer, by the cheapest way that serves these arguments."""
-    return call("rnn_layer", args)
-
-
-def call(name: str, args: tuple):
+def call(name: str, *args):
     """An operator that the extension also offers as a plain function, which costs less but takes not everything."""
     if _native.extension is not None and not torch.compiler.is_dynamo_compiling():
         outputs = getattr(_native.extension, name)(*args)

@@ -69,12 +69,13 @@ def rnn(
     h_0 = hx[0]
     c_0 = hx[1] if cell == "lstm" else None
     if len(weights) == 1:
-        return tuple(ops.rnn_layer(input, h_0, c_0, weights[0], lengths, batch_sizes, cell, bidirectional))
+        return tuple(ops.call("rnn_layer", input, h_0, c_0, weights[0], lengths, batch_sizes, cell, bidirectional))
     directions = 2 if bidirectional else 1
     states = []
     for layer, layer_weights in enumerate(weights):
         rows = slice(layer * directions, (layer + 1) * directions)
-        input, *state = ops.rnn_layer(
+        input, *state = ops.call(
+            "rnn_layer",
             input,
             None if h_0 is None else h_0[rows],
             None if c_0 is None else c_0[rows],

@@ -23,9 +23,10 @@ class _Cell(Scriptable):
         """The states (B, H) after one step of input (B, I); both without B where the input is unbatched."""
         weights = self._weights()
         if input.dim() == 2:
-            return ops.rnn_layer(input, *states, weights, None, None, cell, False)
+            return ops.call("rnn_layer", input, *states, weights, None, None, cell, False)
         states = (None if s is None else s.unsqueeze(0) for s in states)
-        return [s.squeeze(0) for s in ops.rnn_layer(input.unsqueeze(0), *states, weights, None, None, cell, False)]
+        outputs = ops.call("rnn_layer", input.unsqueeze(0), *states, weights, None, None, cell, False)
+        return [output.squeeze(0) for output in outputs]
 
     def _weights(self) -> list[Tensor]:
         """The weights, read by name: parametrizations replace what a name stands for."""

@@ -66,25 +66,26 @@ class _Layer(Scriptable, torch.nn.RNNBase):
     def _weights(self) -> list[list[Tensor]]:
         """The weights by layer, read by name: `functional_call` and parametrizations replace what a name stands for."""
         parameters = self._parameters
-        directions = 2 if self.bidirectional else 1
-        by_direction = [
-            [parameters[name] if name in parameters else getattr(self, name) for name in names]
-            for names in self._all_weights
-        ]
-        if directions == 1:
+        by_direction = []
+        # comprehensions, which are calls in Python 3.11, take 2,200 of 66,000 instructions more
+        for names in self._all_weights:
+            weights = []
+            for name in names:
+                weights.append(parameters[name] if name in parameters else getattr(self, name))
+            by_direction.append(weights)
+        if not self.bidirectional:
             return by_direction
         return [forward + backward for forward, backward in zip(by_direction[::2], by_direction[1::2], strict=True)]
 
     def _check_rank(self, input: Tensor, states) -> None:
-        name = type(self).__name__
-        if input.dim() not in (2, 3):
-            raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
-        for state_name, state in zip(("h_0", "c_0"), states, strict=False):
-            if state is not None and state.dim() != input.dim():
-                kind = "batched 3-D" if input.dim() == 3 else "unbatched 2-D"
-                raise RuntimeError(
-                    f"For {kind} input, hx should also be {input.dim()}-D but got a {state.dim()}-D {state_name}"
-                )
+        dim = input.dim()
+        if dim != 3 and dim != 2:
+            raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {dim}D instead")
+        for state in states:
+            if state is not None and state.dim() != dim:
+                kind = "batched 3-D" if dim == 3 else "unbatched 2-D"
+                name = "h_0" if state is states[0] else "c_0"
+                raise RuntimeError(f"For {kind} input, hx should also be {dim}-D but got a {state.dim()}-D {name}")
 
     def _padded(self, input: Tensor, states, weights, lengths: Tensor | None):
         batched = input.dim() == 3
@@ -93,7 +94,7 @@ class _Layer(Scriptable, torch.nn.RNNBase):
             states = tuple(None if s is None else s.unsqueeze(1) for s in states)
         elif self.batch_first:
             input = input.transpose(0, 1)
-        output, *states = self._run(input, states, weights, lengths=lengths)
+        output, *states = self._run(input, states, weights, lengths, None)
         if not batched:
             output = output.squeeze(1)
             states = [s.squeeze(1) for s in states]
@@ -110,12 +111,12 @@ class _Layer(Scriptable, torch.nn.RNNBase):
                         f"{name}: Expected hidden size (L*D, {sorted_indices.numel()}, H), got {list(state.shape)}"
                     )
             states = tuple(None if s is None else s.index_select(1, sorted_indices) for s in states)
-        output, *states = self._run(data, states, weights, batch_sizes=batch_sizes)
+        output, *states = self._run(data, states, weights, None, batch_sizes)
         if unsorted_indices is not None:
             states = [s.index_select(1, unsorted_indices) for s in states]
         return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), self._hx(states)
 
-    def _run(self, input: Tensor, states, weights, **sequence):
+    def _run(self, input: Tensor, states, weights, lengths: Tensor | None, batch_sizes: Tensor | None):
         return functional.rnn(
             self.mode.lower(),
             input,
@@ -124,7 +125,8 @@ class _Layer(Scriptable, torch.nn.RNNBase):
             bidirectional=self.bidirectional,
             dropout=self.dropout,
             training=self.training,
-            **sequence,
+            lengths=lengths,
+            batch_sizes=batch_sizes,
         )
 
     def _states(self, hx) -> tuple[Tensor | None, ...]:

@@ -255,7 +255,7 @@ inline float float_of_float16(uint16_t bits) {
   return x;
 }
 inline uint16_t float16_of_float(float x) {
-  const _Float16 half = x;
+  const _Float16 half = _Float16(x);
   uint16_t bits;
   std::memcpy(&bits, &half, sizeof bits);
   return bits;
