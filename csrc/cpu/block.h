@@ -29,7 +29,7 @@ inline void prefer_large_pages(void* data, int64_t bytes) {
 // machine), and malloc gives large ones back to the system: what a layer takes is kept for the next.
 class Block {
  public:
-  static constexpr int64_t large = 4 << 20, most_kept = 256 << 20;
+  static constexpr int64_t large = 256 << 10, most_kept = 256 << 20;
 
   explicit Block(int64_t bytes) {
     if (bytes < large) {
