@@ -61,7 +61,7 @@ struct Run {
   using Inputs = InputGradient<E, CellOf>;
 
   static void forward(const Layer& layer) {
-    const Plan plan = seq2seq_fast::plan_for(layer);
+    const Plan plan = seq2seq_fast::plan_for(layer, false);
     const auto memory = [&](int d, Arena& arena) {
       return Memory(layer, layer.direction[d], team_size(plan, layer), plan.by_rows, arena);
     };
@@ -79,7 +79,7 @@ struct Run {
   }
 
   static void backward(const Layer& layer) {
-    const Plan plan = seq2seq_fast::plan_for(layer);
+    const Plan plan = seq2seq_fast::plan_for(layer, true);
     Arena counting(nullptr);
     deal(layer, plan, counting);
     const Block block(counting.used());
