@@ -115,6 +115,17 @@ def test_work_for_two_threads(cell, dtype, sizes, bidirectional):
     compare(layer, draw(steps, batch, input_size, dtype=dtype), make_hx(layer, batch, dtype))
 
 
+# one step meets no state; of two with so many rows, nor does the first block of those that gradients are summed over
+@pytest.mark.sanitize
+@pytest.mark.parametrize("sizes", ((1, 40, 48, 64), (1, 33, 63, 257), (2, 2100, 3, 5), (3, 7, 16, 48)), ids=str)
+@pytest.mark.parametrize("bidirectional", BOOLS, ids=("one_way", "both_ways"))
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16), ids=str)
+def test_first_step_without_a_state(cell, dtype, sizes, bidirectional):
+    steps, batch, input_size, hidden_size = sizes
+    layer = make_layer(cell, input_size, hidden_size, bidirectional=bidirectional, dtype=dtype)
+    compare(layer, draw(steps, batch, input_size, dtype=dtype))
+
+
 @pytest.mark.parametrize("lengths", ([20] + [3] * 63, list(range(1, 65))), ids=("one_long_row", "staircase"))
 @pytest.mark.parametrize("bidirectional", BOOLS, ids=("one_way", "both_ways"))
 def test_ragged_work_for_two_threads(cell, lengths, bidirectional):

@@ -14,7 +14,7 @@ struct BackwardMemory {
   using C = CellOf<Vec<A>>;
   static constexpr int width = max_tile_vectors * lanes<A>;
 
-  E* weight_hh;                 // panels of units, over the padded gates; null where not worth packing
+  E* weight_hh;                 // panels of units, over the padded gates; null where not worth packing, or not met
   StateRows<E> initial, states;
   A *d_h, *d_c;                 // (batch, hidden): what flows to the step before
   E* d_gates;                   // (rows, d_slots, hidden)
@@ -24,7 +24,10 @@ struct BackwardMemory {
     const int64_t batch = layer.sequence.batch;
     hidden = whole_vectors(layer.hidden_size);
     panels = groups(layer.hidden_size, width);
-    weight_hh = reads_weights(layer, layer.hidden_size) ? nullptr : arena.take<E>(panels * width * C::gates * hidden);
+    const bool meets_state = layer.sequence.steps > 1 || direction.d_h_0;
+    weight_hh = !meets_state || reads_weights(layer, layer.hidden_size)
+                    ? nullptr
+                    : arena.take<E>(panels * width * C::gates * hidden);
     const int state_slots = 1 + C::has_c;
     const int64_t row = padded(layer.hidden_size);
     initial = {arena.take<char>(batch * state_slots * row * sizeof(A)), row, state_slots};

@@ -38,7 +38,7 @@ struct ForwardMemory {
   static constexpr int64_t gates_x_size = 96 * 1024;  // sums a thread keeps: half of a second-level cache
   static constexpr int64_t block_size = 512 * 1024;   // bytes of input and state that pass by all panels together
 
-  E *weight_ih, *weight_hh;  // panels; null where the weights are not worth packing
+  E *weight_ih, *weight_hh;  // panels; null where the weights are not worth packing, or not met
   A *bias_x, *bias_h;
   StateRows<E> initial, states;
   // by thread
@@ -58,7 +58,8 @@ struct ForwardMemory {
     const int64_t rows = by_rows ? (batch + team - 1) / team : batch;
     const bool pack = worth_packing<E>(layer, rows);
     weight_ih = pack ? arena.take<E>(n * panels.size(layer.input_size)) : nullptr;
-    weight_hh = pack ? arena.take<E>(n * panels.size(layer.hidden_size)) : nullptr;
+    const bool meets_state = layer.sequence.steps > 1 || direction.h_0;
+    weight_hh = pack && meets_state ? arena.take<E>(n * panels.size(layer.hidden_size)) : nullptr;
     bias_x = arena.take<A>(n * P::width);
     bias_h = arena.take<A>(n * P::width);
     const int state_slots = 1 + C::has_c;
@@ -221,22 +222,23 @@ struct Forward {
   void cells(int64_t s, int64_t p, int64_t from, int64_t to, const A* x) {
     const int64_t continuing = steps.continuing(s), now = index(s), before = s == 0 ? 0 : index(s - 1);
     const int64_t H = layer.hidden_size;
-    const bool training = direction.reserve, packed = memory.weight_hh;
+    const bool training = direction.reserve;
     const int units = panels.units_in(p);
     E* out = (E*)layer.output.data + layer.output.by_step[steps.time(s)] + output_offset;
     for (int64_t i = from; i < to;) {
       const int here = next_part(to - i, max_rows);
       alignas(64) A own[max_rows * P::width];
-      A* const product = packed ? own : gates_h + (i - row_begin) * P::width;
+      const A* product = own;
       const E* h[max_rows];
       for (int m = 0; m < here; ++m)
         h[m] = i + m < continuing ? memory.states.h(before + i + m) : memory.initial.h(i + m);
-      const bool zero = i >= continuing && !direction.h_0;
-      if (zero) {
+      if (i >= continuing && !direction.h_0) {
         for (int m = 0; m < here; ++m)
-          __builtin_memcpy(product + m * P::width, memory.bias_h + p * P::width, sizeof(A) * P::width);
-      } else if (packed) {
-        panels.multiply(p, here, h, H, memory.weight_hh, memory.bias_h, product, P::width);
+          __builtin_memcpy(own + m * P::width, memory.bias_h + p * P::width, sizeof(A) * P::width);
+      } else if (memory.weight_hh) {
+        panels.multiply(p, here, h, H, memory.weight_hh, memory.bias_h, own, P::width);
+      } else {
+        product = gates_h + (i - row_begin) * P::width;
       }
       for (int m = 0; m < here; ++m) {
         const int64_t row = i + m;

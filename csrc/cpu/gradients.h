@@ -66,20 +66,22 @@ struct Gradients {
     for (int g = 0; g < C::gates; ++g) input_gate[g] = C::d_input_gate[g];
     if (direction.d_weight_hh)
       outer((A*)direction.d_weight_hh, (A*)direction.d_bias_hh, H, C::d_state_slot, identity,
-            [&](int64_t s, int64_t i) {
+            direction.h_0 ? 0 : steps.active(0), [&](int64_t s, int64_t i) {
               return i < steps.continuing(s) ? memory.states.h(steps.first(s - 1) + i) : memory.initial.h(i);
             });
     if (direction.d_weight_ih)
-      outer((A*)direction.d_weight_ih, (A*)direction.d_bias_ih, I, 0, input_gate, [&](int64_t s, int64_t i) {
+      outer((A*)direction.d_weight_ih, (A*)direction.d_bias_ih, I, 0, input_gate, 0, [&](int64_t s, int64_t i) {
         const int64_t t = steps.time(s);
         return (const E*)layer.input.data + layer.input.by_step[t] + layer.input.by_row[i];
       });
   }
 
  private:
-  // d_weight[gate g, unit j][:] = sum over rows of d_gates[slot + g][j] * right_row[:], and d_bias likewise.
+  // d_weight[gate g, unit j][:] = sum over rows of d_gates[slot + g][j] * right_row[:], and d_bias likewise. The first
+  // `zeros` of right's rows are zero.
   template <class RightRow>
-  void outer(A* d_weight, A* d_bias, int64_t columns, int slot, const int64_t* gate, RightRow right_row) {
+  void outer(A* d_weight, A* d_bias, int64_t columns, int slot, const int64_t* gate, int64_t zeros,
+             RightRow right_row) {
     const int64_t unit_tiles = groups(H, max_rows), tiles = C::gates * unit_tiles;
     const int64_t width = GradientMemory<E>::width, panels = groups(columns, width);
     bool first = true;
@@ -97,11 +99,13 @@ struct Gradients {
         d_rows[K++] = memory.d_gates + (steps.first(s) + i++) * memory.row_size() + slot * memory.hidden;
       }
       if (!K) break;
+      const int64_t skip = std::min(zeros, K) / group * group;
+      zeros -= skip;
       team.wait();
       for (int64_t p = team.begin(panels); p < team.end(panels); ++p) {
         const int64_t here = std::min(width, columns - p * width);
-        pack_rows<E>(scratch.right + p * width * scratch.block, groups(here, L) * L, here, K,
-                     [&](int64_t k) { return rows[k] + p * width; });
+        pack_rows<E>(scratch.right + p * width * scratch.block, groups(here, L) * L, here, K - skip,
+                     [&](int64_t k) { return rows[skip + k] + p * width; });
       }
       team.wait();
       for (int64_t tile = team.begin(tiles); tile < team.end(tiles); ++tile) {
@@ -112,7 +116,7 @@ struct Gradients {
         if constexpr (group == 2) transpose_left(K);
         if (d_bias) add_rows(d_bias + row, units, K, first);
         for (int64_t p = 0; p < panels; ++p)
-          product(d_weight + row * columns + p * width, columns, units, std::min(width, columns - p * width), K,
+          product(d_weight + row * columns + p * width, columns, units, std::min(width, columns - p * width), skip, K,
                   scratch.right + p * width * scratch.block, first);
       }
       first = false;
@@ -143,13 +147,20 @@ struct Gradients {
     for (int m = 0; m < units; ++m) to[m] = first ? sum[m] : to[m] + sum[m];
   }
 
-  void product(A* to, int64_t ld, int units, int64_t columns, int64_t K, const E* right, bool first) {
+  // Rows [skip, K) of the block.
+  void product(A* to, int64_t ld, int units, int64_t columns, int64_t skip, int64_t K, const E* right, bool first) {
     const int vectors = int(groups(columns, L));
-    alignas(64) A sums[max_rows * max_tile_vectors * L];
     const E* units_of[max_rows];
-    for (int m = 0; m < units; ++m) units_of[m] = group == 2 ? left_rows + m * scratch.left_size : left + m * group;
-    multiply<E>(units, vectors, groups(K, group), units_of, group == 2 ? 1 : max_rows, false, right,
-                vectors * L * group, sums, vectors * L, nullptr, false);
+    for (int m = 0; m < units; ++m)
+      units_of[m] = group == 2 ? left_rows + m * scratch.left_size + skip : left + skip * max_rows + m;
+    const auto sum_up = [&](A* sums, int64_t ld_sums, bool add) {
+      multiply<E>(units, vectors, groups(K - skip, group), units_of, group == 2 ? 1 : max_rows, false, right,
+                  vectors * L * group, sums, ld_sums, nullptr, add);
+    };
+    // what is summed in one go needs no place of its own
+    if (columns % L == 0 && K - skip <= sum_block) return sum_up(to, ld, !first);
+    alignas(64) A sums[max_rows * max_tile_vectors * L];
+    sum_up(sums, vectors * L, false);
     for (int m = 0; m < units; ++m)
       for (int n = 0; n < vectors; ++n) {
         A* out = to + m * ld + n * L;
