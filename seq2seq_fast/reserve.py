@@ -9,4 +9,4 @@ LONG = 32
 def reserve_shape(cell: str, directions: int, rows: int, hidden: int) -> tuple[int, ...]:
     """(D, rows, slots, padded H); csrc/recurrence.h says why slots are padded, and how."""
     blocks = (hidden + ALIGN - 1) // ALIGN
-    return directions, rows, SLOTS[cell], (blocks if blocks < LONG else blocks + 1 - blocks % 2) * ALIGN
+    return directions, rows, SLOTS[cell], (blocks if blocks < LONG else blocks | 1) * ALIGN
