@@ -100,11 +100,20 @@ def test_sizes(cell, dtype, sizes, bidirectional):
     compare(layer, draw(steps, batch, input_size, dtype=dtype), make_hx(layer, batch, dtype))
 
 
-# work enough for two threads: by hidden units, by rows of the batch, ragged both ways; more rows than the gradients of
-# weights are summed over at a time, on one thread and on two
 @pytest.mark.parametrize(
     "sizes",
-    ((20, 1, 64, 512), (5, 128, 32, 64), (7, 37, 90, 131), (6, 130, 40, 257), (70, 33, 3, 2), (70, 63, 9, 33)),
+    (
+        # work enough for two threads: by hidden units, by rows of the batch, ragged both ways
+        (20, 1, 64, 512),
+        (5, 128, 32, 64),
+        (7, 37, 90, 131),
+        (6, 130, 40, 257),
+        # more rows than the gradients of weights are summed over at a time, on one thread and on two
+        (70, 33, 3, 2),
+        (70, 63, 9, 33),
+        # a few rows and weights that leave the first-level cache together
+        (3, 37, 290, 321),
+    ),
     ids=str,
 )
 @pytest.mark.parametrize("bidirectional", BOOLS, ids=("one_way", "both_ways"))
