@@ -5,7 +5,7 @@ import torch
 from cases import draw, make_cell, make_hx, make_layer
 from torch.testing import assert_close
 
-from seq2seq_fast import nn
+from seq2seq_fast import functional, nn
 
 onnx = pytest.importorskip("onnx")
 reference = pytest.importorskip("onnx.reference")
@@ -48,10 +48,37 @@ def test_cell(tmp_path):
     check(make_cell("lstm", 5, 7), (draw(3, 5),), tmp_path / "cell.onnx", dynamo=False)
 
 
-@pytest.mark.parametrize("dynamo", (False, True), ids=("torchscript", "dynamo"))
-def test_model(dynamo, tmp_path):
-    if dynamo:
+@pytest.fixture(params=(False, True), ids=("torchscript", "dynamo"))
+def dynamo(request) -> bool:
+    if request.param:
         pytest.importorskip("onnxscript")
+    return request.param
+
+
+@pytest.mark.parametrize(
+    "options", ({}, {"score": "additive"}, {"num_heads": 2}), ids=("one_head", "additive", "heads")
+)
+def test_seq2seq_attention(dynamo, options, tmp_path):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.Attention(8, **options)
+
+        def forward(self, query, keys):
+            return self.attention(query, keys=keys)
+
+    check(Model(), (draw(3, 4, 8), draw(3, 5, 8)), tmp_path / "model.onnx", dynamo)
+
+
+def test_weights_of_attention(dynamo, tmp_path):
+    class Model(torch.nn.Module):
+        def forward(self, query, key):
+            return functional.scaled_dot_product_attention(query, key, key, return_weights=True, average_weights=True)
+
+    check(Model(), (draw(3, 2, 4, 8), draw(3, 2, 5, 8)), tmp_path / "model.onnx", dynamo)
+
+
+def test_model(dynamo, tmp_path):
 
     class Model(torch.nn.Module):
         def __init__(self):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .. import attention_ops
+from .. import attention_ops, reference_attention
 from .attention_inputs import (
     autocast,
     batch_and_heads,
@@ -35,9 +35,9 @@ def why_torch_serves(query: Tensor, *, extras: bool) -> str | None:
 
 
 def attention_op(query: Tensor, value: Tensor):
-    """The operator for such tensors: fused where there is a kernel, else the reference in plain operations."""
+    """What serves such tensors: the operator where there is a kernel, else the reference, which any exporter takes."""
     fused = why_not_fused(query) is None and not (query.is_cuda and _too_wide(query, value))
-    return attention_ops.attention if fused else torch.ops.seq2seq_fast.attention_composite
+    return attention_ops.attention if fused else reference_attention.attention
 
 
 def _too_wide(query: Tensor, value: Tensor) -> bool:
@@ -181,9 +181,8 @@ def additive_attention(
         masks = [broadcastable(attn_mask, shape, query)]
     if lengths is not None:
         lengths = checked_lengths(lengths, query.shape[:1], key.size(1), query.device)
-    ops = torch.ops.seq2seq_fast
     fused = why_not_fused(query) is None
-    op = ops.additive_attention if fused else ops.additive_attention_composite
+    op = torch.ops.seq2seq_fast.additive_attention if fused else reference_attention.additive_attention
     return tuple(op(query, key, score_weight, value, masks, lengths, empty_rows))
 
 
