@@ -79,7 +79,6 @@ def test_weights_of_attention(dynamo, tmp_path):
 
 
 def test_model(dynamo, tmp_path):
-
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()

@@ -151,7 +151,7 @@ void multiply(int64_t rows, int vectors, int64_t K, const E* const* a, int64_t s
   if constexpr (Element<E>::group == 2) {
     if (stride == 1 && rows >= amx::least_rows) {
       k = amx::multiply(int(rows), vectors, odd ? K - 1 : K, a, b, ld_b, c, ld_c, init, add);
-      if (k && k == K) return;
+      if (k && k == K) return;  // with no groups at all, zeros are still to be written
       if (k) add = true, init = nullptr;
     }
   }
