@@ -74,11 +74,13 @@ struct RnnLayer : torch::autograd::Function<RnnLayer> {
       at::AutoGradMode enable(true);
       variable_list arguments{input, h_0, c_0};
       arguments.insert(arguments.end(), weights.begin(), weights.end());
+      arguments = aliases(arguments);
       std::vector<bool> wanted(needs.begin(), needs.begin() + 3);
       wanted.insert(wanted.end(), weight_needs.begin(), weight_needs.end());
-      gradients = reference_gradients(
-          composite_op().call(input, optional(h_0), optional(c_0), weights, lengths, batch_sizes, cell, bidirectional),
-          d_outputs, arguments, wanted, create_graph);
+      const auto outputs =
+          composite_op().call(arguments[0], optional(arguments[1]), optional(arguments[2]),
+                              at::TensorList(arguments).slice(3), lengths, batch_sizes, cell, bidirectional);
+      gradients = reference_gradients(outputs, d_outputs, arguments, wanted, create_graph);
     } else {
       static const auto op = find<BackwardSchema>("seq2seq_fast::rnn_layer_backward");
       c10::List<std::optional<Tensor>> d;

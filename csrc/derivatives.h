@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/FuncTorchTLS.h>
+#include <ATen/Functions.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/forward_grad.h>
 
@@ -34,6 +35,14 @@ inline bool any_batched(const variable_list& tensors) {
   constexpr c10::DispatchKeySet vmap_keys{c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::Batched};
   const auto batched = [&](const Tensor& d) { return d.defined() && d.key_set().has_any(vmap_keys); };
   return std::any_of(tensors.begin(), tensors.end(), batched);
+}
+
+// The same tensors by other names. The reference is evaluated on these, so that its gradient for one argument has no part
+// that went through another: of a layer's second call, h_0 was made with its weights.
+inline variable_list aliases(const variable_list& tensors) {
+  variable_list others;
+  for (const Tensor& x : tensors) others.push_back(x.defined() ? at::alias(x) : x);
+  return others;
 }
 
 // The gradients of the reference's outputs for the arguments that are wanted: as functions that can be differentiated

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from error_rule import assert_as_accurate
-from leaves import assert_same, draw
+from leaves import assert_same, assert_the_same_for_further_derivatives, draw
 from torch.func import grad, jvp, vmap
 from torch.nn import functional as F
 
@@ -361,6 +361,18 @@ def test_bad_input_is_named(inputs, options, name):
         with pytest.raises((RuntimeError, IndexError, TypeError)) as theirs:
             F.scaled_dot_product_attention(*inputs, **options)
         assert issubclass(theirs.type, ours.type)
+
+
+# the keys come into the first query as well: a gradient that took both ways would count it twice
+def test_calls_that_share_keys():
+    query, key, weight = inputs = draw((2, 2, 3, 4), (2, 2, 7, 4), (4,))
+    between, _ = scaled_dot_product_attention(query, key, key, return_weights=True)
+    mask = key.sum(-1).unsqueeze(2)
+    outputs, _ = scaled_dot_product_attention(between, key, key, attn_mask=mask, return_weights=True)
+    assert_the_same_for_further_derivatives(outputs, inputs[:2])
+    between, _ = functional.additive_attention(query[0], key[0], weight, key[0])
+    outputs, _ = functional.additive_attention(between, key[0], weight, key[0])
+    assert_the_same_for_further_derivatives(outputs, inputs)
 
 
 def test_additive_attention():

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from cases import draw, make_cell, make_hx, make_layer, pack, twin
+from leaves import assert_the_same_for_further_derivatives
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
@@ -69,6 +70,25 @@ def test_gradcheck(cell, case):
 def test_gradgradcheck(cell, case):
     function, tensors = make_case(case, cell)
     assert gradgradcheck(function, tensors)
+
+
+# a state's history leads to the same weights: a gradient that took both ways would count them twice
+@pytest.mark.parametrize("kind", ("layer", "cell"))
+def test_calls_that_share_weights(cell, kind):
+    module = make_layer(cell, 2, 2) if kind == "layer" else make_cell(cell, 2, 2)
+    x = draw(3, 2, 2) if kind == "layer" else draw(2, 2)
+    _, tensors = as_function(module.double(), x)
+
+    def loop(x, *weights):
+        names = [name for name, _ in module.named_parameters()]
+        hx = None
+        for _ in range(3):
+            result = functional_call(module, dict(zip(names, weights, strict=True)), (x, hx))
+            x, hx = result if kind == "layer" else (result[0] if isinstance(result, tuple) else result, result)
+        return x
+
+    assert_the_same_for_further_derivatives(loop(*tensors), tensors)
+    assert gradgradcheck(loop, tensors)
 
 
 # torch.nn has no forward mode for what packing does
