@@ -45,6 +45,18 @@ using AdditiveBackwardSchema = std::vector<Tensor>(const c10::List<std::optional
                                                    const Tensor& value, at::TensorList masks, OptionalTensor lengths,
                                                    std::string_view empty_rows);
 
+// search
+using SearchSchema = std::vector<Tensor>(const Tensor& start, const Tensor& embedding, OptionalTensor context,
+                                         const Tensor& h_0, OptionalTensor c_0, at::TensorList weights,
+                                         std::string_view cell, const Tensor& weight_out, OptionalTensor bias_out,
+                                         OptionalTensor keys, OptionalTensor values, OptionalTensor lengths,
+                                         OptionalTensor mask, OptionalTensor weight_query, OptionalTensor bias_query,
+                                         OptionalTensor score_weight, std::string_view score,
+                                         std::string_view empty_rows, int64_t max_steps, std::optional<int64_t> eos,
+                                         int64_t pad, int64_t beams, double length_penalty, OptionalTensor forced,
+                                         OptionalTensor uniforms, double temperature, int64_t top_k, double top_p,
+                                         bool alphas);
+
 template <class Schema>
 c10::TypedOperatorHandle<Schema> find(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Schema>();

@@ -2,7 +2,7 @@
 
 from .attention import additive_attention, scaled_dot_product_attention
 from .recurrent import rnn, why_not_fused
-from .search import Found, beam_search, feedback, greedy_search, sample, searches
+from .search import Found, beam_search, feedback, greedy_search, sample
 from .search_inputs import Decoder, Memory
 
 __all__ = [
@@ -16,6 +16,5 @@ __all__ = [
     "rnn",
     "sample",
     "scaled_dot_product_attention",
-    "searches",
     "why_not_fused",
 ]

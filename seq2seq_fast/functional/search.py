@@ -278,14 +278,9 @@ def _search(
     return Found(*results) if return_alphas else Found(*results, None)
 
 
-def searches(h_0: Tensor, weight_out: Tensor) -> bool:
-    """Whether one operator does the whole loop; else it is plain torch operations, step by step."""
-    fits = h_0.is_cpu and h_0.dtype == weight_out.dtype and h_0.dtype in FUSED_DTYPES
-    return fits and why_not_fused(h_0) is None
-
-
 def _operator(name: str, h_0: Tensor):
-    fused = searches(h_0, h_0)
+    """The whole loop as one operator where there is a kernel; else plain torch operations, step by step."""
+    fused = h_0.is_cpu and h_0.dtype in FUSED_DTYPES and why_not_fused(h_0) is None
     return getattr(torch.ops.seq2seq_fast, name if fused else f"{name}_composite").default
 
 

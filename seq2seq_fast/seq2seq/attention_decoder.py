@@ -6,6 +6,7 @@ from torch import Tensor
 from .. import functional
 from ..nn import Attention
 from .decoder import Decoder
+from .one_call import projects
 
 
 class AttentionDecoder(Decoder):
@@ -40,6 +41,7 @@ class AttentionDecoder(Decoder):
         """Projects the encoder's states (B, S, D*H), for the calls that follow."""
         self.attention.init_keys(states, mask, lengths=lengths)
 
+    @projects
     def project(self, query: Tensor) -> Tensor:
         return self.output(torch.cat([self.attention(query), query], -1))
 
@@ -47,9 +49,6 @@ class AttentionDecoder(Decoder):
     def has_one_head(self) -> bool:
         """As functional's searches want it."""
         return self.attention.num_heads == 1
-
-    def _searches(self, hx) -> bool:
-        return self.has_one_head and super()._searches(hx)
 
     def memory(self) -> functional.Memory:
         attention = self.attention

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from .. import functional
 from ..accelerate import accelerate
+from .one_call import in_one_call, projects
 from .teacher_forcing import draws
 
 
@@ -67,8 +68,9 @@ class Decoder(torch.nn.Module):
         if teacher_forcing != 1:
             forced, masks = self._draws(inputs, teacher_forcing)
             starts += [step + 1 for step, target in enumerate(forced[:-1].tolist()) if not target]
-            if masks is None and len(starts) > 1 and self._searches(hx):
-                inputs, starts = self._with_own(inputs, forced[: starts[-1]], hx, context), [0]
+        outputs = in_one_call(self, inputs, hx, context, starts, masks)
+        if outputs is not None:
+            return outputs
         x = inputs if self.embedding is None else self.embedding(inputs)
         if len(starts) == 1:
             return self.project(self._layers(x, hx, context, masks)[0])
@@ -91,21 +93,7 @@ class Decoder(torch.nn.Module):
         shape = (inputs.size(0), rnn.hidden_size)
         return draws(teacher_forcing, inputs.size(1), shape, rnn.num_layers, dropout, self.output.weight)
 
-    def _searches(self, hx) -> bool:
-        """Whether the search operator, in one call without a gradient, can tell ahead what tokens will be fed back."""
-        h_0 = hx[0] if isinstance(hx, tuple) else hx
-        return self.of_tokens and functional.searches(h_0, self.output.weight)
-
-    @torch.no_grad()
-    def _with_own(self, inputs: Tensor, forced: Tensor, hx, context: Tensor | None) -> Tensor:
-        """`inputs` (B, T), with what the decoder says itself after the steps that are not `forced`."""
-        steps = len(forced)
-        forced = inputs[:, 1 : steps + 1].where(forced, -1)
-        said = functional.greedy_search(
-            self.parameters_of_search(), inputs[:, 0], hx, steps, context=context, memory=self.memory(), forced=forced
-        ).tokens
-        return torch.cat([inputs[:, :1], said, inputs[:, steps + 1 :]], 1)
-
+    @projects
     def project(self, query: Tensor) -> Tensor:
         """(B, T, H) states to (B, T, V) logits or (B, T, F) vectors."""
         return self.output(query)

@@ -1,0 +1,314 @@
+"""A decoder in training as one node of autograd: where it serves, where the modules do, and all of its derivatives."""
+
+import copy
+
+import pytest
+import torch
+from leaves import assert_the_same_for_further_derivatives
+from test_seq2seq import EOS, HIDDEN, PAD, VOCABULARY, WIDTH, batch, make
+
+from seq2seq_fast import seq2seq
+from seq2seq_fast.seq2seq import decoder as decoder_module
+
+pytestmark = pytest.mark.needs_extension
+
+KINDS = {
+    "tokens": {},
+    "vectors": {"tokens": False},
+    "lstm": {"cell": "LSTM", "layers": 2},
+    "no bias": {"cell": "RNN", "score": "general"},
+    "context": {"context": "last"},
+    "dot": {"score": "scaled_dot", "tokens": False},
+    "heads": {"score": "scaled_dot", "heads": 3},
+    "gaussian": {"score": "gaussian", "tokens": False},
+    "additive": {"score": "additive"},
+    "dropout": {"layers": 3, "dropout": 0.4, "score": "dot"},
+}
+
+
+def is_one_node(outputs) -> bool:
+    return "DecoderFunction" in outputs.grad_fn.name()
+
+
+def trained(model, *, by_modules=False, seed=5, **given):
+    """The outputs and the gradients of all parameters."""
+    source, target = batch(model.decoder.of_tokens, dtype=model.decoder.output.weight.dtype)
+    torch.manual_seed(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        if by_modules:
+            patch.setattr(decoder_module, "in_one_call", lambda *args: None)
+        outputs = model(source, target, **given)
+    weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    gradients = torch.autograd.grad((outputs * weights.to(outputs.dtype)).sum(), list(parameters.values()))
+    return outputs, dict(zip(parameters, gradients, strict=True))
+
+
+def assert_same(ours, theirs, **tolerance):
+    tolerance = tolerance or {"rtol": 1e-9, "atol": 1e-12}
+    torch.testing.assert_close(ours[0], theirs[0], **tolerance)
+    assert ours[1].keys() == theirs[1].keys()
+    for name, gradient in ours[1].items():
+        torch.testing.assert_close(
+            gradient, theirs[1][name], msg=lambda text, name=name: f"{name}: {text}", **tolerance
+        )
+
+
+@pytest.mark.parametrize("ratio", (0.5, 1.0))
+@pytest.mark.parametrize("kind", KINDS)
+def test_serves(kind, ratio):
+    model = make(teacher_forcing=ratio, **KINDS[kind])
+    # without coins torch's own code draws the masks between the layers, as a whole
+    one = is_one_node(trained(model)[0])
+    assert one == (kind != "dropout" or ratio < 1)
+    assert_same(trained(model), trained(model, by_modules=True))
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
+@pytest.mark.parametrize("kind", ("vectors", "dot", "heads", "context"))
+def test_other_dtypes(kind, dtype):
+    model = make(teacher_forcing=1.0, **KINDS[kind])
+    exact = trained(model)
+    lesser = copy.deepcopy(model).to(dtype)
+    ours, theirs = trained(lesser), trained(lesser, by_modules=True)
+    assert is_one_node(ours[0])
+    of_all = [{"outputs": outputs, **gradients} for outputs, gradients in (ours, theirs, exact)]
+    for name, got in of_all[0].items():
+        modules, oracle = of_all[1][name], of_all[2][name]
+        assert got.dtype == dtype
+        allowed = 3 * (modules.double() - oracle).abs().max() + 4 * torch.finfo(dtype).eps * oracle.abs().max()
+        assert (got.double() - oracle).abs().max() <= allowed
+
+
+PARAMETERS = (
+    "decoder.rnn.weight_hh_l0", "decoder.output.bias", "decoder.attention.linear_query.weight",
+    "decoder.attention.linear_key.weight", "decoder.embedding.weight", "encoder.rnn.bias_hh_l0",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_the_gradient_of_a_single_parameter(name):
+    model = make(score="scaled_dot", heads=3, teacher_forcing=0.5)
+    everything = trained(model)
+    for each, parameter in model.named_parameters():
+        parameter.requires_grad_(each == name)
+    ours = trained(model)
+    assert is_one_node(ours[0])
+    torch.testing.assert_close(ours[1], {name: everything[1][name]}, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("cell", ("GRU", "LSTM"))
+@pytest.mark.parametrize("ratio", (0.5, 1.0))
+def test_gradients_of_what_it_is_given(cell, ratio):
+    model = make(cell, tokens=False, score="gaussian", layers=2, context="last", teacher_forcing=ratio)
+    decoder = model.decoder
+    states = torch.randn(2, 4, HIDDEN, dtype=torch.float64)
+    hx = tuple(torch.randn(2, 2, HIDDEN, dtype=torch.float64) for _ in range(2 if cell == "LSTM" else 1))
+    given = [states, *hx, torch.randn(2, HIDDEN, dtype=torch.float64), torch.randn(2, 5, WIDTH, dtype=torch.float64)]
+
+    def outputs(states, *rest):
+        *hx, context, inputs = rest
+        torch.manual_seed(2)
+        decoder.attend(states)
+        return decoder(inputs, tuple(hx) if cell == "LSTM" else hx[0], context=context, teacher_forcing=ratio)
+
+    given = [x.requires_grad_() for x in given]
+    assert is_one_node(outputs(*given))
+    assert torch.autograd.gradcheck(outputs, given)
+    assert torch.autograd.gradgradcheck(outputs, given, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_double_backward(kind):
+    def second(by_modules):
+        model = make(teacher_forcing=0.5, **KINDS[kind])
+        source, target = batch(model.decoder.of_tokens)
+        torch.manual_seed(3)
+        with pytest.MonkeyPatch.context() as patch:
+            if by_modules:
+                patch.setattr(decoder_module, "in_one_call", lambda *args: None)
+            loss = model(source, target).square().sum()
+        parameters = dict(model.named_parameters())
+        first = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
+        sum(g.square().sum() for g in first).backward()
+        return loss, {name: p.grad for name, p in parameters.items()}
+
+    assert_same(second(False), second(True))
+
+
+def test_many_gradients_at_once():
+    model = make(tokens=False, score="dot", teacher_forcing=0.5)
+    outputs = model(*batch(False))
+    assert is_one_node(outputs)
+    assert_the_same_for_further_derivatives(outputs, list(model.parameters()))
+
+
+def test_torch_func():
+    model = make(score="scaled_dot", teacher_forcing=1.0)
+    source, target = batch()
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(parameters, source, target):
+        return torch.func.functional_call(model, parameters, (source, target)).square().sum()
+
+    whole = torch.func.grad(loss)(parameters, source, target)
+    own = dict(model.named_parameters())
+    gradients = torch.autograd.grad(loss(own, source, target), list(own.values()))
+    torch.testing.assert_close(whole, dict(zip(own, gradients, strict=True)))
+    # other parameters than the module's own, in one node
+    other = {name: (p.detach() + 0.1).requires_grad_() for name, p in model.named_parameters()}
+    outputs = torch.func.functional_call(model, other, (source, target))
+    assert is_one_node(outputs)
+    changed = copy.deepcopy(model)
+    changed.load_state_dict({name: p.detach() for name, p in other.items()})
+    torch.testing.assert_close(outputs, changed(source, target))
+    _, tangent = torch.func.jvp(lambda p: loss(p, source, target), (parameters,), (parameters,))
+    torch.testing.assert_close(tangent, sum((whole[name] * parameters[name]).sum() for name in whole))
+
+
+class Noisy(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+class Half(torch.nn.Module):
+    def forward(self, weight):
+        return weight / 2
+
+
+def forward_hook(model):
+    calls = []
+    model.decoder.output.register_forward_hook(lambda *args: calls.append(args))
+    return calls
+
+
+def hook_on_the_query(model):
+    calls = []
+    model.decoder.attention.linear_query.register_forward_pre_hook(lambda *args: calls.append(args))
+    return calls
+
+
+def backward_hook(model):
+    calls = []
+    model.decoder.rnn.register_full_backward_hook(lambda *args: calls.append(args))
+    return calls
+
+
+def subclass(model):
+    model.decoder.output.__class__ = Noisy
+
+
+def parametrization(model):
+    torch.nn.utils.parametrize.register_parametrization(model.decoder.output, "weight", Half())
+
+
+def forward_of_its_own(model):
+    linear = model.decoder.output
+    linear.forward = lambda x: 2 * torch.nn.functional.linear(x, linear.weight, linear.bias)
+
+
+def weights_with_a_norm(model):
+    model.decoder.embedding.max_norm = 0.5
+
+
+def distance(model):
+    model.decoder.attention.score = "boxcar"
+
+
+def dropped_weights(model):
+    model.decoder.attention.dropout = 0.5
+
+
+BY_MODULES = (forward_hook, hook_on_the_query, backward_hook, subclass, parametrization, forward_of_its_own,
+              weights_with_a_norm, distance, dropped_weights)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", BY_MODULES)
+def test_modules_serve(change):
+    model = make(score="scaled_dot", teacher_forcing=0.5)
+    unchanged, _ = trained(model)
+    calls = change(model)
+    ours = trained(model)
+    assert not is_one_node(ours[0])
+    assert calls is None or calls
+    assert_same(ours, trained(model, by_modules=True))
+    if calls is None:
+        assert not torch.equal(ours[0], unchanged)
+
+
+def test_a_global_hook_is_called():
+    model, calls = make(score="dot"), []
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda module, *args: calls.append(module))
+    try:
+        trained(model)
+    finally:
+        handle.remove()
+    assert model.decoder.output in calls
+
+
+def test_autocast_and_tracing_see_the_modules():
+    model = make(score="dot", dtype=torch.float32)
+    source, target = batch()
+    with torch.autocast("cpu"):
+        outputs = model(source, target)
+    assert outputs.dtype == torch.bfloat16
+    torch.testing.assert_close(outputs.float(), model(source, target), rtol=0.1, atol=0.05)
+
+
+def test_padding_idx_gets_no_gradient():
+    model = make(teacher_forcing=1.0)
+    source, target = batch()
+    target[:, 2] = PAD
+    model.decoder.embedding.padding_idx = PAD
+    outputs = model(source, target)
+    assert is_one_node(outputs)
+    outputs.square().sum().backward()
+    gradient = model.decoder.embedding.weight.grad
+    assert gradient[PAD].abs().sum() == 0
+    assert gradient[EOS + 1 :].abs().sum() > 0
+
+
+@pytest.mark.parametrize("token", (-1, VOCABULARY))
+@pytest.mark.parametrize("ratio", (0.5, 1.0))
+def test_a_token_that_the_embedding_does_not_have(token, ratio):
+    decoder = make().decoder
+    inputs = torch.ones(2, 4, dtype=torch.int64)
+    inputs[1, 2] = token
+    with pytest.raises(IndexError, match=f"inputs: expected tokens from 0 to {VOCABULARY - 1}, got {token}"):
+        decoder(inputs, torch.zeros(1, 2, HIDDEN, dtype=torch.float64), teacher_forcing=ratio)
+
+
+def test_the_graph_may_be_kept_and_its_weights_may_not_be_changed():
+    model = make(score="dot", teacher_forcing=0.5)
+    source, target = batch()
+    outputs = model(source, target)
+    weight = model.decoder.output.weight
+    once, twice = (torch.autograd.grad(outputs.sum(), weight, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(once, twice)
+    with torch.no_grad():
+        weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        outputs.sum().backward()
+
+
+def test_without_a_gradient_there_is_no_node():
+    model = make(score="dot", teacher_forcing=0.5)
+    source, target = batch()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        outputs = model(source, target)
+    torch.manual_seed(1)
+    assert outputs.grad_fn is None
+    torch.testing.assert_close(outputs, model(source, target).detach())
+    assert not model.decoder.attention.alphas.requires_grad
+
+
+def test_a_subclass_that_projects_otherwise_is_asked():
+    class Doubled(seq2seq.Decoder):
+        def project(self, query):
+            return 2 * super().project(query)
+
+    model = make(teacher_forcing=1.0)
+    expected, _ = trained(model)
+    model.decoder.__class__ = Doubled
+    torch.testing.assert_close(trained(model)[0], 2 * expected)
