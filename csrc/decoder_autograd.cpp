@@ -1,5 +1,5 @@
 // How a decoder meets autograd: one node, that keeps the runs of its forward.
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -23,17 +23,22 @@ bool searches(const Decoding& d) {
 // (B, T): the inputs, with what the decoder says itself where a run starts.
 Tensor with_own_tokens(const Decoding& d) {
   static const auto op = find<SearchSchema>("seq2seq_fast::search");
-  const int64_t steps = d.starts.back();
-  const Tensor& given = d[inputs];
-  Tensor forced = given.narrow(1, 1, steps).t().clone(at::MemoryFormat::Contiguous);
-  for (size_t run = 1; run < d.starts.size(); ++run) forced[d.starts[run] - 1].fill_(-1);
+  const int64_t batch = d.batch(), length = d.steps(), steps = d.starts.back();
+  const Tensor tokens = d[inputs].clone(at::MemoryFormat::Contiguous);
+  const Tensor forced = at::empty({steps, batch}, tokens.options());
+  int64_t *const token = tokens.data_ptr<int64_t>(), *const force = forced.data_ptr<int64_t>();
+  for (int64_t t = 0; t < steps; ++t)
+    for (int64_t b = 0; b < batch; ++b) force[t * batch + b] = token[b * length + t + 1];
+  for (size_t run = 1; run < d.starts.size(); ++run) std::fill_n(force + (d.starts[run] - 1) * batch, batch, -1);
   const auto of_one_head = [&](Place place) { return d.attends() ? optional(d[place].squeeze(1)) : std::nullopt; };
-  const Tensor said = op.call(given.select(1, 0), d[embedding], optional(d[context]), d[h_0], optional(d[c_0]),
+  const Tensor said = op.call(tokens.select(1, 0), d[embedding], optional(d[context]), d[h_0], optional(d[c_0]),
                               at::TensorList(d.tensors).slice(weights), d.cell, d[weight_out], optional(d[bias_out]),
                               of_one_head(keys), of_one_head(values), d.lengths, d.mask, optional(d[weight_query]),
                               optional(d[bias_query]), optional(d[score_weight]), d.score, d.empty_rows, steps,
                               std::nullopt, 0, 1, 0.0, forced, std::nullopt, 1.0, 0, 1.0, false)[0];
-  return at::cat({given.narrow(1, 0, 1), said.squeeze(1), given.narrow(1, steps + 1, d.steps() - steps - 1)}, 1);
+  for (int64_t b = 0; b < batch; ++b)
+    std::copy_n(said.const_data_ptr<int64_t>() + b * steps, steps, token + b * length + 1);
+  return tokens;
 }
 
 void check_tokens(const Decoding& d) {
@@ -69,7 +74,6 @@ struct DecoderFunction : torch::autograd::Function<DecoderFunction> {
     ctx->saved_data["empty_rows"] = decoding.empty_rows;
     ctx->set_materialize_grads(false);
     if (!decoded.alphas.defined()) return {decoded.outputs};
-    ctx->mark_non_differentiable({decoded.alphas});
     return {decoded.outputs, decoded.alphas};
   }
 
@@ -140,7 +144,9 @@ std::vector<Tensor> decoder(Decoding d) {
     variable_list present;
     for (const Tensor& x : d.tensors)
       if (x.defined()) present.push_back(x);
-    return DecoderFunction::apply(at::TensorList(present), d);
+    variable_list results = DecoderFunction::apply(at::TensorList(present), d);
+    if (d.attends()) results[1] = results[1].detach();
+    return results;
   }
   const Decoded decoded = decode(d, nullptr);
   if (!decoded.alphas.defined()) return {decoded.outputs};

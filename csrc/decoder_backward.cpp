@@ -1,13 +1,12 @@
 // A decoder's backward: the gradients of what decode() kept, the last run first.
-#include <ATen/ATen.h>
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include "decoder.h"
 #include "schemas.h"
 
 namespace seq2seq_fast {
 namespace {
-
-std::optional<Tensor> optional(const Tensor& x) { return x.defined() ? std::optional<Tensor>(x) : std::nullopt; }
 
 // (B, n, width) as (B * n, width).
 Tensor rows(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
@@ -47,11 +46,9 @@ Tensor Backward::attended(const Run& run, const Tensor& d_joined) {
     add_linear(weight_joined, bias_joined, d_rows, rows(run.answers.transpose(1, 2).flatten(2)));
     d_read = d_rows.mm(d[weight_joined]).view({batch, steps, -1});
   }
-  // query, keys, score_weight, values, masks
   c10::List<bool> wanted;
   const bool gaussian = d.score == "gaussian";
-  const bool query_needed = true;
-  wanted.push_back(query_needed);
+  wanted.push_back(true);  // the query, which leads to the states
   wanted.push_back(needs[keys]);
   if (d.additive()) wanted.push_back(needs[score_weight]);
   wanted.push_back(needs[values]);
@@ -81,7 +78,7 @@ Tensor Backward::attended(const Run& run, const Tensor& d_joined) {
   }
   const Tensor d_projected = d.additive() ? rows(found[0]) : rows(found[0].transpose(1, 2).flatten(2));
   add_linear(weight_query, bias_query, d_projected, states);
-  return d_joined.narrow(2, C, H) + d_projected.mm(d[weight_query]).view({batch, steps, H});
+  return at::addmm(rows(d_joined.narrow(2, C, H)), d_projected, d[weight_query]).view({batch, steps, H});
 }
 
 Tensor Backward::layers(const Run& run, int64_t first, Tensor d_states, std::vector<Tensor>& d_h,

@@ -1,6 +1,6 @@
 // A decoder's forward: run after run, the input of a run's first step being what was said before it.
-#include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include <cmath>
 
@@ -11,8 +11,6 @@ namespace seq2seq_fast {
 namespace {
 
 bool has_shape(const Tensor& x, at::IntArrayRef shape) { return !x.defined() || x.sizes() == shape; }
-
-std::optional<Tensor> optional(const Tensor& x) { return x.defined() ? std::optional<Tensor>(x) : std::nullopt; }
 
 // (B, n, C + H), or without attention the states (B, n, H) alone; keeps the weights of attention in `alphas`.
 Tensor attended(const Decoding& d, const Tensor& states, std::vector<Tensor>& alphas, Run* run) {

@@ -6,16 +6,12 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/forward_grad.h>
 
-#include <optional>
+#include "schemas.h"
 
 namespace seq2seq_fast {
 
 using at::Tensor;
 using torch::autograd::variable_list;
-
-inline std::optional<Tensor> optional(const Tensor& tensor) {
-  return tensor.defined() ? std::optional<Tensor>(tensor) : std::nullopt;
-}
 
 // Whether a transform of torch.func is at work, or forward mode.
 inline bool transforming() {

@@ -14,6 +14,8 @@ namespace seq2seq_fast {
 using at::Tensor;
 using OptionalTensor = const std::optional<Tensor>&;
 
+inline std::optional<Tensor> optional(const Tensor& x) { return x.defined() ? std::optional<Tensor>(x) : std::nullopt; }
+
 // rnn_layer, rnn_layer_train, rnn_layer_composite
 using LayerSchema = std::vector<Tensor>(const Tensor& input, OptionalTensor h_0, OptionalTensor c_0,
                                         at::TensorList weights, OptionalTensor lengths, OptionalTensor batch_sizes,

@@ -1,9 +1,12 @@
 """A decoder in training as one node of autograd: where it serves, where the modules do, and all of its derivatives."""
 
 import copy
+import functools
 
 import pytest
 import torch
+import torch._dynamo.compiled_autograd
+import torch.utils.checkpoint
 from leaves import assert_the_same_for_further_derivatives
 from test_seq2seq import EOS, HIDDEN, PAD, VOCABULARY, WIDTH, batch, make
 
@@ -312,3 +315,20 @@ def test_a_subclass_that_projects_otherwise_is_asked():
     expected, _ = trained(model)
     model.decoder.__class__ = Doubled
     torch.testing.assert_close(trained(model)[0], 2 * expected)
+
+
+def test_checkpoints_and_compiled_autograd():
+    model = make(tokens=False, score="scaled_dot", layers=2, teacher_forcing=0.5)
+    source, target = batch(False)
+    parameters = list(model.parameters())
+
+    def gradients(call):
+        torch.manual_seed(3)
+        outputs = call(source, target)
+        return torch.autograd.grad(outputs.square().sum(), parameters)
+
+    expected = gradients(model)
+    checkpointed = functools.partial(torch.utils.checkpoint.checkpoint, model, use_reentrant=False)
+    torch.testing.assert_close(gradients(checkpointed), expected)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        torch.testing.assert_close(gradients(model), expected)

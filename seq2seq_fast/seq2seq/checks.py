@@ -40,6 +40,6 @@ def check_ends(target: Tensor, lengths: Tensor | None, eos: int) -> None:
     ends = target == eos
     if lengths is not None:
         ends &= torch.arange(target.size(1)) < lengths.unsqueeze(1)
-    missing = ~ends.any(1)
-    if missing.any():
-        raise ValueError(f"target: expected eos={eos} in every row, row {int(missing.nonzero()[0])} has none")
+    there = ends.any(1)
+    if not there.all():
+        raise ValueError(f"target: expected eos={eos} in every row, row {int((~there).nonzero()[0])} has none")
