@@ -3,13 +3,11 @@
 #include <ATen/TensorOperators.h>
 
 #include "decoder.h"
+#include "linear_tensors.h"
 #include "schemas.h"
 
 namespace seq2seq_fast {
 namespace {
-
-// (B, n, width) as (B * n, width).
-Tensor rows(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
 struct Backward {
   const Decoding& d;
@@ -23,11 +21,11 @@ struct Backward {
 
   // Of weight (out, in) and bias, from the gradients (rows, out) of what was made of x (rows, in).
   void add_linear(Place weight, Place bias, const Tensor& d_y, const Tensor& x) {
-    if (needs[weight]) add(weight, d_y.t().mm(x));
-    if (d[bias].defined() && needs[bias]) add(bias, d_y.sum(0));
+    linear_weight_gradient(d_y, x, d[weight], needs[weight] ? &gradients[weight] : nullptr,
+                           needs[bias] ? &gradients[bias] : nullptr);
   }
 
-  // (B, n, H): of the states, from those of what is projected to the output.
+  // (B, n, H): of the states, from those of what is projected to the output, to which it adds.
   Tensor attended(const Run& run, const Tensor& d_joined);
   // (n, B, I), undefined where not needed: of the input, from those of the states. Those of the state that the run starts
   // with take the place of those of the state it leaves.
@@ -44,7 +42,7 @@ Tensor Backward::attended(const Run& run, const Tensor& d_joined) {
   if (d[weight_joined].defined()) {
     const Tensor d_rows = rows(d_read);
     add_linear(weight_joined, bias_joined, d_rows, rows(run.answers.transpose(1, 2).flatten(2)));
-    d_read = d_rows.mm(d[weight_joined]).view({batch, steps, -1});
+    d_read = linear_input_gradient(d_rows, d[weight_joined]).view({batch, steps, -1});
   }
   c10::List<bool> wanted;
   const bool gaussian = d.score == "gaussian";
@@ -78,7 +76,8 @@ Tensor Backward::attended(const Run& run, const Tensor& d_joined) {
   }
   const Tensor d_projected = d.additive() ? rows(found[0]) : rows(found[0].transpose(1, 2).flatten(2));
   add_linear(weight_query, bias_query, d_projected, states);
-  return at::addmm(rows(d_joined.narrow(2, C, H)), d_projected, d[weight_query]).view({batch, steps, H});
+  linear_input_gradient(d_projected, d[weight_query], rows(d_joined).narrow(1, C, H));
+  return d_joined.narrow(2, C, H);
 }
 
 Tensor Backward::layers(const Run& run, int64_t first, Tensor d_states, std::vector<Tensor>& d_h,
@@ -125,7 +124,8 @@ std::vector<Tensor> decode_backward(const Decoding& d, const Tensor& tokens, con
   for (size_t r = runs.size(); r-- > 0;) {
     const int64_t first = d.starts[r], steps = d.end_of(r) - first;
     joined.insert(joined.begin(), runs[r].joined);
-    const Tensor d_joined = rows(d_said.narrow(1, first, steps)).mm(d[weight_out]).view({batch, steps, -1});
+    const Tensor d_joined =
+        linear_input_gradient(rows(d_said.narrow(1, first, steps)), d[weight_out]).view({batch, steps, -1});
     const bool fed_back = vectors && first > 0;
     const bool input_needed = needs[context] || needs[d.of_tokens() ? embedding : inputs] || fed_back;
     const Tensor d_input =

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "decoder.h"
+#include "linear_tensors.h"
 #include "schemas.h"
 
 namespace seq2seq_fast {
@@ -12,11 +13,15 @@ namespace {
 
 bool has_shape(const Tensor& x, at::IntArrayRef shape) { return !x.defined() || x.sizes() == shape; }
 
+Tensor project(const Tensor& x, const Tensor& weight, const Tensor& bias, bool below_autograd) {
+  return below_autograd ? linear(x, weight, bias) : at::linear(x, weight, optional(bias));
+}
+
 // (B, n, C + H), or without attention the states (B, n, H) alone; keeps the weights of attention in `alphas`.
 Tensor attended(const Decoding& d, const Tensor& states, std::vector<Tensor>& alphas, Run* run) {
   if (!d.attends()) return states;
   const int64_t batch = states.size(0), steps = states.size(1);
-  const Tensor projected = at::linear(states, d[weight_query], optional(d[bias_query]));
+  const Tensor projected = project(states, d[weight_query], d[bias_query], run);
   std::vector<Tensor> outputs;
   Tensor query, read;
   if (d.additive()) {
@@ -42,7 +47,7 @@ Tensor attended(const Decoding& d, const Tensor& states, std::vector<Tensor>& al
     run->answers = outputs[0];
     run->lse = outputs[2];
   }
-  if (d[weight_joined].defined()) read = at::linear(read, d[weight_joined], optional(d[bias_joined]));
+  if (d[weight_joined].defined()) read = project(read, d[weight_joined], d[bias_joined], run);
   return at::cat({read, states}, 2);
 }
 
@@ -113,14 +118,14 @@ Decoded decode(const Decoding& d, std::vector<Run>* runs) {
     joined.push_back(attended(d, input.transpose(0, 1), alphas, run));
     if (run) run->joined = joined.back();
     if (end == d.steps()) break;
-    said = at::linear(joined.back().select(1, steps - 1), d[weight_out], optional(d[bias_out]));
+    said = project(joined.back().select(1, steps - 1), d[weight_out], d[bias_out], runs);
     if (!d.of_tokens()) continue;
     const Tensor own = said.argmax(-1);
     decoded.tokens.select(1, end).copy_(own);
     said = at::embedding(d[embedding], own, d.padding_idx);
   }
   const Tensor all = joined.size() == 1 ? joined[0] : at::cat(joined, 1);
-  decoded.outputs = at::linear(all, d[weight_out], optional(d[bias_out]));
+  decoded.outputs = project(all, d[weight_out], d[bias_out], runs);
   if (d.attends()) decoded.alphas = (alphas.size() == 1 ? alphas[0] : at::cat(alphas, -2)).detach();
   return decoded;
 }

@@ -74,6 +74,7 @@ struct Layer {
 
 struct Attention;  // attention.h
 struct Search;     // search.h
+struct Linear;     // linear.h
 
 // One engine for each instruction set. Each function runs the whole of it and returns when it is done.
 struct Engine {
@@ -84,6 +85,8 @@ struct Engine {
   void (*attention_forward)(const Attention&);
   void (*attention_backward)(const Attention&);
   void (*search)(const Search&);
+  void (*linear_forward)(const Linear&);
+  void (*linear_backward)(const Linear&);
   double (*peak)(int threads);  // GFLOP/s of float32 multiply-adds from registers
 };
 

@@ -10,7 +10,7 @@ import torch.utils.checkpoint
 from leaves import assert_the_same_for_further_derivatives
 from test_seq2seq import EOS, HIDDEN, PAD, VOCABULARY, WIDTH, batch, make
 
-from seq2seq_fast import seq2seq
+from seq2seq_fast import nn, seq2seq
 from seq2seq_fast.seq2seq import decoder as decoder_module
 
 pytestmark = pytest.mark.needs_extension
@@ -67,20 +67,59 @@ def test_serves(kind, ratio):
     assert_same(trained(model), trained(model, by_modules=True))
 
 
+def assert_as_accurate(ours, modules, exact):
+    """At most twice the modules' error (a gradient: three times) and a few roundings."""
+    of_all = [{"outputs": outputs, **gradients} for outputs, gradients in (ours, modules, exact)]
+    for name, got in of_all[0].items():
+        theirs, oracle = of_all[1][name], of_all[2][name]
+        assert got.dtype == theirs.dtype
+        error, allowed = ((x.double() - oracle).abs().max() for x in (got, theirs))
+        # as of the module's largest gradient: the keys' bias moves all scores alike, and its own is all rounding
+        alike = [x for other, x in of_all[2].items() if other.rpartition(".")[0] == name.rpartition(".")[0]]
+        rounding = 4 * torch.finfo(got.dtype).eps * max(x.abs().max() for x in alike)
+        assert error <= (2 if name == "outputs" else 3) * allowed + rounding, name
+
+
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
 @pytest.mark.parametrize("kind", ("vectors", "dot", "heads", "context"))
 def test_other_dtypes(kind, dtype):
     model = make(teacher_forcing=1.0, **KINDS[kind])
-    exact = trained(model)
     lesser = copy.deepcopy(model).to(dtype)
-    ours, theirs = trained(lesser), trained(lesser, by_modules=True)
+    ours = trained(lesser)
     assert is_one_node(ours[0])
-    of_all = [{"outputs": outputs, **gradients} for outputs, gradients in (ours, theirs, exact)]
-    for name, got in of_all[0].items():
-        modules, oracle = of_all[1][name], of_all[2][name]
-        assert got.dtype == dtype
-        allowed = 3 * (modules.double() - oracle).abs().max() + 4 * torch.finfo(dtype).eps * oracle.abs().max()
-        assert (got.double() - oracle).abs().max() <= allowed
+    assert_as_accurate(ours, trained(lesser, by_modules=True), trained(model))
+
+
+# small products are the engine's, large ones torch's
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
+@pytest.mark.parametrize("hidden, says", ((1, 2), (63, 17), (16, 257), (257, 63), (31, 1000)))
+@pytest.mark.parametrize("rows, steps", ((1, 1), (3, 7), (63, 2)))
+def test_sizes(rows, steps, hidden, says, dtype):
+    torch.manual_seed(0)
+    layer, embedding = torch.nn.GRU(WIDTH, hidden), torch.nn.Embedding(says, WIDTH)
+    attention = nn.Attention(hidden, 9, query_dim=hidden, proj_values=True)
+    model = seq2seq.AttentionDecoder(layer, attention, torch.nn.Linear(2 * hidden, says), embedding).double()
+    tokens = torch.randint(says, (rows, steps))
+    states, h_0 = torch.randn(rows, 5, 9, dtype=torch.float64), torch.randn(1, rows, hidden, dtype=torch.float64)
+    weights = torch.randn(rows, steps, says, dtype=torch.float64)
+
+    def results(model, by_modules=False):
+        dtype = model.output.weight.dtype
+        with pytest.MonkeyPatch.context() as patch:
+            if by_modules:
+                patch.setattr(decoder_module, "in_one_call", lambda *args: None)
+            model.attend(states.to(dtype))
+            outputs = model(tokens, h_0.to(dtype))
+        assert is_one_node(outputs) != by_modules
+        parameters = dict(model.named_parameters())
+        gradients = torch.autograd.grad((outputs * weights.to(dtype)).sum(), list(parameters.values()))
+        return outputs, dict(zip(parameters, gradients, strict=True))
+
+    ours = copy.deepcopy(model).to(dtype)
+    if dtype == torch.float64:
+        assert_same(results(ours), results(ours, by_modules=True), rtol=1e-9, atol=1e-11)
+    else:
+        assert_as_accurate(results(ours), results(ours, by_modules=True), results(model))
 
 
 PARAMETERS = (

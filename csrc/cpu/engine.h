@@ -154,6 +154,7 @@ void backward(const Layer& layer) {
 }  // namespace
 
 #include "attention_engine.h"
+#include "linear.h"
 #include "search_engine.h"
 
 namespace {
@@ -187,6 +188,6 @@ static constexpr bool has_bfloat16 = true;
 static constexpr bool has_bfloat16 = false;
 #endif
 extern const Engine SF_ENGINE;
-const Engine SF_ENGINE = {SF_NAME,           has_bfloat16,       forward, backward,
-                          attention_forward, attention_backward, search,  peak};
+const Engine SF_ENGINE = {SF_NAME, has_bfloat16,   forward,         backward, attention_forward, attention_backward,
+                          search,  linear_forward, linear_backward, peak};
 }  // namespace seq2seq_fast

@@ -15,6 +15,7 @@
 #endif
 
 #include "../attention.h"
+#include "../linear.h"
 #include "../recurrence.h"
 #include "../search.h"
 #include "arena.h"
