@@ -109,8 +109,9 @@ def test_includes_run_one_way(path):
         "recurrence.h": (),
         "attention.h": ("recurrence.h",),
         "search.h": ("recurrence.h", "attention.h"),
+        "linear.h": ("recurrence.h",),
         "cells": ("cells/",),
-        "cpu": ("cells/", "cpu/", "recurrence.h", "attention.h", "search.h"),
+        "cpu": ("cells/", "cpu/", "recurrence.h", "attention.h", "search.h", "linear.h"),
     }
     ours = [name for name in includes(path) if (ROOT / "csrc" / name).is_file()]
     if folder in allowed:
@@ -121,7 +122,7 @@ def test_includes_run_one_way(path):
 def test_only_the_edge_knows_torch(path):
     """The files right under csrc have tensors in them; the cells and the loop build without torch or Python."""
     place = path.relative_to(ROOT / "csrc")
-    if len(place.parts) == 1 and place.name not in ("recurrence.h", "attention.h", "search.h"):
+    if len(place.parts) == 1 and place.name not in ("recurrence.h", "attention.h", "search.h", "linear.h"):
         return
     assert [n for n in includes(path) if re.match(r"(ATen|c10|torch)/|Python\.h", n)] == []
 
