@@ -38,7 +38,9 @@ inline Linear linear_of(const Tensor& weight) {
 // x weight^T + bias, of x (..., in).
 inline Tensor linear(const Tensor& x, const Tensor& weight_, const Tensor& bias_) {
   const Tensor from = rows_of(rows(x), x.scalar_type());
-  if (!is_small(from, weight_)) return at::linear(x, weight_, optional(bias_));
+  const bool fits = weight_.dim() == 2 && from.size(1) == weight_.size(1) &&
+                    (!bias_.defined() || bias_.sizes() == weight_.sizes().slice(0, 1));
+  if (!fits || !is_small(from, weight_)) return at::linear(x, weight_, optional(bias_));
   const Tensor weight = weight_.contiguous(), bias = dense(bias_, weight.scalar_type());
   at::DimVector shape(x.sizes().begin(), x.sizes().end());
   shape.back() = weight.size(0);

@@ -320,6 +320,45 @@ def test_a_token_that_the_embedding_does_not_have(token, ratio):
         decoder(inputs, torch.zeros(1, 2, HIDDEN, dtype=torch.float64), teacher_forcing=ratio)
 
 
+def widened(decoder):
+    decoder.output = torch.nn.Linear(2 * HIDDEN + 1, WIDTH).double()
+
+
+def with_a_longer_bias(decoder):
+    decoder.output.bias = torch.nn.Parameter(torch.zeros(WIDTH + 1, dtype=torch.float64))
+
+
+def with_another_query(decoder):
+    decoder.attention.linear_query = torch.nn.Linear(HIDDEN + 1, HIDDEN).double()
+
+
+# each is an error of torch's modules, and must not be a crash or a number here
+WRONG = {
+    "inputs": ((2, 3, WIDTH + 1), (1, 2, HIDDEN), None),
+    "dimensions of inputs": ((2, WIDTH), (1, 2, HIDDEN), None),
+    "batch of hx": ((2, 3, WIDTH), (1, 3, HIDDEN), None),
+    "layers of hx": ((2, 3, WIDTH), (2, 2, HIDDEN), None),
+    "width of hx": ((2, 3, WIDTH), (1, 2, HIDDEN + 1), None),
+    "dimensions of hx": ((2, 3, WIDTH), (2, HIDDEN), None),
+    "batch of the keys": ((3, 3, WIDTH), (1, 3, HIDDEN), None),
+    "output": ((2, 3, WIDTH), (1, 2, HIDDEN), widened),
+    "bias": ((2, 3, WIDTH), (1, 2, HIDDEN), with_a_longer_bias),
+    "query": ((2, 3, WIDTH), (1, 2, HIDDEN), with_another_query),
+}
+
+
+@pytest.mark.parametrize("ratio", (0.0, 1.0))
+@pytest.mark.parametrize("case", WRONG)
+def test_what_does_not_fit(case, ratio):
+    inputs, h_0, change = WRONG[case]
+    decoder = make(tokens=False, score="dot").decoder
+    decoder.attend(torch.zeros(2, 4, HIDDEN, dtype=torch.float64))
+    if change is not None:
+        change(decoder)
+    with pytest.raises((RuntimeError, ValueError, IndexError)):
+        decoder(torch.zeros(inputs, dtype=torch.float64), torch.zeros(h_0, dtype=torch.float64), teacher_forcing=ratio)
+
+
 def test_the_graph_may_be_kept_and_its_weights_may_not_be_changed():
     model = make(score="dot", teacher_forcing=0.5)
     source, target = batch()
