@@ -57,6 +57,7 @@ def assert_same(ours, theirs, **tolerance):
         )
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("ratio", (0.5, 1.0))
 @pytest.mark.parametrize("kind", KINDS)
 def test_serves(kind, ratio):
@@ -80,6 +81,7 @@ def assert_as_accurate(ours, modules, exact):
         assert error <= (2 if name == "outputs" else 3) * allowed + rounding, name
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
 @pytest.mark.parametrize("kind", ("vectors", "dot", "heads", "context"))
 def test_other_dtypes(kind, dtype):
@@ -91,6 +93,7 @@ def test_other_dtypes(kind, dtype):
 
 
 # small products are the engine's, large ones torch's
+@pytest.mark.sanitize
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
 @pytest.mark.parametrize("hidden, says", ((1, 2), (63, 17), (16, 257), (257, 63), (31, 1000)))
 @pytest.mark.parametrize("rows, steps", ((1, 1), (3, 7), (63, 2)))
@@ -178,6 +181,7 @@ def test_double_backward(kind):
     assert_same(second(False), second(True))
 
 
+@pytest.mark.sanitize
 def test_many_gradients_at_once():
     model = make(tokens=False, score="dot", teacher_forcing=0.5)
     outputs = model(*batch(False))
@@ -310,6 +314,7 @@ def test_padding_idx_gets_no_gradient():
     assert gradient[EOS + 1 :].abs().sum() > 0
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("token", (-1, VOCABULARY))
 @pytest.mark.parametrize("ratio", (0.5, 1.0))
 def test_a_token_that_the_embedding_does_not_have(token, ratio):
@@ -347,6 +352,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("ratio", (0.0, 1.0))
 @pytest.mark.parametrize("case", WRONG)
 def test_what_does_not_fit(case, ratio):
