@@ -85,7 +85,7 @@ std::vector<Tensor> decode_backward(const Decoding& decoding, const Tensor& toke
                                     const Tensor& d_outputs, const std::vector<bool>& needs);
 
 // [outputs] or [outputs, alphas], with one node of autograd where a gradient is asked for; none where the Python loop has
-// to serve: under a transform of torch.func, or where `decoding` does not fit.
+// to serve: under a transform of torch.func or a dispatch mode, or where `decoding` does not fit.
 std::vector<Tensor> decoder(Decoding decoding);
 
 }  // namespace seq2seq_fast

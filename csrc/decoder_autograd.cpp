@@ -1,5 +1,6 @@
 // How a decoder meets autograd: one node, that keeps the runs of its forward.
 #include <ATen/Functions.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -131,7 +132,7 @@ struct DecoderFunction : torch::autograd::Function<DecoderFunction> {
 }  // namespace
 
 std::vector<Tensor> decoder(Decoding d) {
-  if (!d.fits() || transforming()) return {};
+  if (!d.fits() || transforming() || c10::impl::dispatch_mode_enabled()) return {};
   const auto differentiated = [](const Tensor& x) { return x.defined() && x.requires_grad(); };
   const bool graph = at::GradMode::is_enabled() && std::any_of(d.tensors.begin(), d.tensors.end(), differentiated);
   if (d.of_tokens()) check_tokens(d);

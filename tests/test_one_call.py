@@ -9,6 +9,7 @@ import torch._dynamo.compiled_autograd
 import torch.utils.checkpoint
 from leaves import assert_the_same_for_further_derivatives
 from test_seq2seq import EOS, HIDDEN, PAD, VOCABULARY, WIDTH, batch, make
+from torch.utils.flop_counter import FlopCounterMode
 
 from seq2seq_fast import nn, seq2seq
 from seq2seq_fast.seq2seq import decoder as decoder_module
@@ -299,6 +300,26 @@ def test_autocast_and_tracing_see_the_modules():
         outputs = model(source, target)
     assert outputs.dtype == torch.bfloat16
     torch.testing.assert_close(outputs.float(), model(source, target), rtol=0.1, atol=0.05)
+
+
+def test_a_dispatch_mode_sees_every_operation():
+    model = make(score="dot", teacher_forcing=0.5)
+    with FlopCounterMode(display=False) as counter:
+        outputs, _ = trained(model)
+    assert not is_one_node(outputs)
+    counted = counter.get_total_flops()
+    outputs = model(*batch())
+    assert is_one_node(outputs)
+    with FlopCounterMode(display=False) as counter:
+        outputs.sum().backward()
+    assert 0 < counter.get_total_flops() < counted
+
+
+def test_states_may_be_a_list():
+    decoder = make("LSTM").decoder
+    states = [torch.zeros(1, 2, HIDDEN, dtype=torch.float64) for _ in range(2)]
+    tokens = torch.ones(2, 3, dtype=torch.int64)
+    torch.testing.assert_close(decoder(tokens, states), decoder(tokens, tuple(states)))
 
 
 def test_padding_idx_gets_no_gradient():

@@ -60,7 +60,7 @@ def in_one_call(decoder, inputs: Tensor, hx, context: Tensor | None, starts: lis
         )  # fmt: skip
         lengths, mask, score, empty_rows = attention.lengths, attention.mask, attention.score, attention.empty_rows
     states = hx if isinstance(hx, tuple) else (hx, None)
-    if len(states) != 2 or states[0] is None or states[0].dim() != 3 or states[0].size(0) != rnn.num_layers:
+    if len(states) != 2 or not isinstance(states[0], Tensor) or states[0].shape[:-2] != (rnn.num_layers,):
         return None
     results = _native.extension.decoder(
         inputs, rows, context, *states, output.weight, output.bias, *of_attention,
