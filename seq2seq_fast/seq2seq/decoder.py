@@ -53,7 +53,7 @@ class Decoder(torch.nn.Module):
 
         Of every step but the first, the input is the one given with the probability `teacher_forcing`, one coin for the
         batch, and else what it said a step before: the likeliest token, without a gradient, or the vector, with one.
-        All steps between two such are one call of the layer.
+        All steps between two such are one run of the layers; all runs, with attention and output, are one call.
 
         Args:
             inputs: (B, T) tokens or (B, T, F) vectors: the start, then the targets but for the last.
