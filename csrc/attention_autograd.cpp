@@ -77,15 +77,18 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction<Kind>> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& d_outputs) {
     const variable_list saved = ctx->get_saved_variables();
-    Kind kind = restore(ctx, saved);
+    const Kind kind = restore(ctx, saved);
     std::vector<bool> needs;
     for (size_t k = 0; k < kind.tensors.size(); ++k) needs.push_back(ctx->needs_input_grad(k));
     variable_list gradients;
     const bool create_graph = at::GradMode::is_enabled();
     if (create_graph || any_batched(d_outputs)) {
-      at::AutoGradMode enable(true);
-      kind.tensors = aliases(kind.tensors);
-      gradients = reference_gradients(kind.call(op<Kind, composite>()), d_outputs, kind.tensors, needs, create_graph);
+      const auto reference = [&](const variable_list& tensors) {
+        Kind other = kind;
+        other.tensors = tensors;
+        return other.call(op<Kind, composite>());
+      };
+      gradients = reference_gradients(reference, d_outputs, kind.tensors, needs, create_graph);
     } else {
       c10::List<std::optional<Tensor>> d;
       for (const Tensor& d_output : d_outputs) d.push_back(optional(d_output));

@@ -71,16 +71,15 @@ struct RnnLayer : torch::autograd::Function<RnnLayer> {
     variable_list gradients;
     const bool create_graph = at::GradMode::is_enabled();
     if (create_graph || any_batched(d_outputs)) {
-      at::AutoGradMode enable(true);
       variable_list arguments{input, h_0, c_0};
       arguments.insert(arguments.end(), weights.begin(), weights.end());
-      arguments = aliases(arguments);
       std::vector<bool> wanted(needs.begin(), needs.begin() + 3);
       wanted.insert(wanted.end(), weight_needs.begin(), weight_needs.end());
-      const auto outputs =
-          composite_op().call(arguments[0], optional(arguments[1]), optional(arguments[2]),
-                              at::TensorList(arguments).slice(3), lengths, batch_sizes, cell, bidirectional);
-      gradients = reference_gradients(outputs, d_outputs, arguments, wanted, create_graph);
+      const auto reference = [&](const variable_list& x) {
+        return composite_op().call(x[0], optional(x[1]), optional(x[2]), at::TensorList(x).slice(3), lengths,
+                                   batch_sizes, cell, bidirectional);
+      };
+      gradients = reference_gradients(reference, d_outputs, arguments, wanted, create_graph);
     } else {
       static const auto op = find<BackwardSchema>("seq2seq_fast::rnn_layer_backward");
       c10::List<std::optional<Tensor>> d;

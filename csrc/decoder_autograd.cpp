@@ -102,13 +102,16 @@ struct DecoderFunction : torch::autograd::Function<DecoderFunction> {
     if (!d_outputs[0].defined()) {
       // nothing was made of the outputs
     } else if (create_graph || any_batched(d_outputs)) {
-      at::AutoGradMode enable(true);
-      d.tensors = aliases(d.tensors);
-      if (d.of_tokens()) {
-        d.tensors[inputs] = tokens;
-        d.starts = {0};
-      }
-      gradients = reference_gradients({decode(d, nullptr).outputs}, {d_outputs[0]}, d.tensors, needs, create_graph);
+      const auto reference = [&](const variable_list& tensors) -> variable_list {
+        Decoding other = d;
+        other.tensors = tensors;
+        if (d.of_tokens()) {
+          other.tensors[inputs] = tokens;
+          other.starts = {0};
+        }
+        return {decode(other, nullptr).outputs};
+      };
+      gradients = reference_gradients(reference, {d_outputs[0]}, d.tensors, needs, create_graph);
     } else {
       std::vector<Run> runs(d.starts.size());
       for (Run& run : runs) {

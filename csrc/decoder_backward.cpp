@@ -14,10 +14,7 @@ struct Backward {
   const std::vector<bool>& needs;
   std::vector<Tensor> gradients;
 
-  void add(size_t place, const Tensor& gradient) {
-    Tensor& sum = gradients[place];
-    sum.defined() ? void(sum.add_(gradient)) : void(sum = gradient);
-  }
+  void add(size_t place, const Tensor& gradient) { add_to(gradients[place], gradient); }
 
   // Of weight (out, in) and bias, from the gradients (rows, out) of what was made of x (rows, in).
   void add_linear(Place weight, Place bias, const Tensor& d_y, const Tensor& x) {
@@ -120,10 +117,9 @@ std::vector<Tensor> decode_backward(const Decoding& d, const Tensor& tokens, con
   const bool vectors = !d.of_tokens();
   // what was fed back adds its gradient to that of the output it was
   Tensor d_said = vectors && runs.size() > 1 ? d_outputs.clone() : d_outputs;
-  std::vector<Tensor> d_h(size_t(d.layers())), d_c(d_h.size()), d_x, joined;
+  std::vector<Tensor> d_h(size_t(d.layers())), d_c(d_h.size()), d_x(runs.size()), joined;
   for (size_t r = runs.size(); r-- > 0;) {
     const int64_t first = d.starts[r], steps = d.end_of(r) - first;
-    joined.insert(joined.begin(), runs[r].joined);
     const Tensor d_joined =
         linear_input_gradient(rows(d_said.narrow(1, first, steps)), d[weight_out]).view({batch, steps, -1});
     const bool fed_back = vectors && first > 0;
@@ -138,13 +134,10 @@ std::vector<Tensor> decode_backward(const Decoding& d, const Tensor& tokens, con
       if (needs[inputs])
         d_of_run = at::cat({at::zeros_like(d_of_run[0]).unsqueeze(0), d_of_run.narrow(0, 1, steps - 1)});
     }
-    d_x.insert(d_x.begin(), d_of_run);
+    d_x[r] = d_of_run;
   }
-  const Tensor all = joined.size() == 1 ? joined[0] : at::cat(joined, 1);
-  backward.add_linear(weight_out, bias_out, rows(d_said), rows(all));
-  const auto whole = [](const std::vector<Tensor>& parts, int64_t dim) {
-    return parts.size() == 1 ? parts[0] : at::cat(parts, dim);
-  };
+  for (const Run& run : runs) joined.push_back(run.joined);
+  backward.add_linear(weight_out, bias_out, rows(d_said), rows(whole(joined, 1)));
   if (needs[h_0]) backward.gradients[h_0] = whole(d_h, 0);
   if (needs[c_0]) backward.gradients[c_0] = whole(d_c, 0);
   if (vectors && needs[inputs]) backward.gradients[inputs] = whole(d_x, 0).transpose(0, 1);

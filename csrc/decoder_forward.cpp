@@ -124,9 +124,8 @@ Decoded decode(const Decoding& d, std::vector<Run>* runs) {
     decoded.tokens.select(1, end).copy_(own);
     said = at::embedding(d[embedding], own, d.padding_idx);
   }
-  const Tensor all = joined.size() == 1 ? joined[0] : at::cat(joined, 1);
-  decoded.outputs = project(all, d[weight_out], d[bias_out], runs);
-  if (d.attends()) decoded.alphas = (alphas.size() == 1 ? alphas[0] : at::cat(alphas, -2)).detach();
+  decoded.outputs = project(whole(joined, 1), d[weight_out], d[bias_out], runs);
+  if (d.attends()) decoded.alphas = whole(alphas, -2).detach();
   return decoded;
 }
 

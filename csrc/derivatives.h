@@ -33,19 +33,18 @@ inline bool any_batched(const variable_list& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), batched);
 }
 
-// The same tensors by other names. The reference is evaluated on these, so that its gradient for one argument has no part
-// that went through another: of a layer's second call, h_0 was made with its weights.
-inline variable_list aliases(const variable_list& tensors) {
-  variable_list others;
-  for (const Tensor& x : tensors) others.push_back(x.defined() ? at::alias(x) : x);
-  return others;
-}
-
 // The gradients of the reference's outputs for the arguments that are wanted: as functions that can be differentiated
 // again, or batched. The others are undefined.
-inline variable_list reference_gradients(const variable_list& outputs, const variable_list& d_outputs,
-                                         const variable_list& arguments, const std::vector<bool>& wanted,
-                                         bool create_graph) {
+//
+// The reference is evaluated on the arguments under other names, so that its gradient for one has no part that went through
+// another: of a layer's second call, h_0 was made with its weights.
+template <class Reference>
+variable_list reference_gradients(const Reference& reference, const variable_list& d_outputs,
+                                  const variable_list& arguments, const std::vector<bool>& wanted, bool create_graph) {
+  at::AutoGradMode enable(true);
+  variable_list others;
+  for (const Tensor& x : arguments) others.push_back(x.defined() ? at::alias(x) : x);
+  const variable_list outputs = reference(others);
   variable_list used, d_used, inputs;
   for (size_t k = 0; k < outputs.size(); ++k) {
     if (!d_outputs[k].defined()) continue;
@@ -55,7 +54,7 @@ inline variable_list reference_gradients(const variable_list& outputs, const var
   std::vector<size_t> where;
   for (size_t k = 0; k < arguments.size(); ++k) {
     if (!wanted[k]) continue;
-    inputs.push_back(arguments[k]);
+    inputs.push_back(others[k]);
     where.push_back(k);
   }
   variable_list gradients(arguments.size());

@@ -12,6 +12,13 @@ namespace seq2seq_fast {
 // (..., width) as (rows, width).
 inline Tensor rows(const Tensor& x) { return x.dim() == 2 ? x : x.reshape({-1, x.size(-1)}); }
 
+// The parts along `dim`; a single one is no copy.
+inline Tensor whole(const std::vector<Tensor>& parts, int64_t dim) {
+  return parts.size() == 1 ? parts[0] : at::cat(parts, dim);
+}
+
+inline void add_to(Tensor& sum, const Tensor& x) { sum.defined() ? void(sum.add_(x)) : void(sum = x); }
+
 // Whether torch is only to compute, with no one who traces, counts or stands in for its operations.
 inline bool is_plain(const Tensor& x) {
   constexpr c10::DispatchKeySet others{c10::DispatchKey::Python, c10::DispatchKey::Functionalize};
@@ -75,12 +82,9 @@ inline Tensor linear_input_gradient(const Tensor& d_y_, const Tensor& weight_, T
 // Adds to d_weight and d_bias, or where they are undefined gives them; null where not needed.
 inline void linear_weight_gradient(const Tensor& d_y_, const Tensor& x_, const Tensor& weight, Tensor* d_weight,
                                    Tensor* d_bias) {
-  const auto give = [](Tensor* sum, const Tensor& gradient) {
-    sum->defined() ? void(sum->add_(gradient)) : void(*sum = gradient);
-  };
   if (!is_small(d_y_, weight)) {
-    if (d_weight) give(d_weight, d_y_.t().mm(x_));
-    if (d_bias) give(d_bias, d_y_.sum(0));
+    if (d_weight) add_to(*d_weight, d_y_.t().mm(x_));
+    if (d_bias) add_to(*d_bias, d_y_.sum(0));
     return;
   }
   const Tensor d_y = rows_of(d_y_, d_y_.scalar_type()), x = rows_of(x_, x_.scalar_type());

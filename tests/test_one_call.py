@@ -1,7 +1,9 @@
 """A decoder in training as one node of autograd: where it serves, where the modules do, and all of its derivatives."""
 
+import contextlib
 import copy
 import functools
+import unittest.mock
 
 import pytest
 import torch
@@ -34,13 +36,18 @@ def is_one_node(outputs) -> bool:
     return "DecoderFunction" in outputs.grad_fn.name()
 
 
+def leaving_it_to(by_modules: bool):
+    """Within it, the modules serve, where they are to."""
+    if not by_modules:
+        return contextlib.nullcontext()
+    return unittest.mock.patch.object(decoder_module, "in_one_call", lambda *args: None)
+
+
 def trained(model, *, by_modules=False, seed=5, **given):
     """The outputs and the gradients of all parameters."""
     source, target = batch(model.decoder.of_tokens, dtype=model.decoder.output.weight.dtype)
     torch.manual_seed(seed)
-    with pytest.MonkeyPatch.context() as patch:
-        if by_modules:
-            patch.setattr(decoder_module, "in_one_call", lambda *args: None)
+    with leaving_it_to(by_modules):
         outputs = model(source, target, **given)
     weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -109,9 +116,7 @@ def test_sizes(rows, steps, hidden, says, dtype):
 
     def results(model, by_modules=False):
         dtype = model.output.weight.dtype
-        with pytest.MonkeyPatch.context() as patch:
-            if by_modules:
-                patch.setattr(decoder_module, "in_one_call", lambda *args: None)
+        with leaving_it_to(by_modules):
             model.attend(states.to(dtype))
             outputs = model(tokens, h_0.to(dtype))
         assert is_one_node(outputs) != by_modules
@@ -170,9 +175,7 @@ def test_double_backward(kind):
         model = make(teacher_forcing=0.5, **KINDS[kind])
         source, target = batch(model.decoder.of_tokens)
         torch.manual_seed(3)
-        with pytest.MonkeyPatch.context() as patch:
-            if by_modules:
-                patch.setattr(decoder_module, "in_one_call", lambda *args: None)
+        with leaving_it_to(by_modules):
             loss = model(source, target).square().sum()
         parameters = dict(model.named_parameters())
         first = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
@@ -293,7 +296,7 @@ def test_a_global_hook_is_called():
     assert model.decoder.output in calls
 
 
-def test_autocast_and_tracing_see_the_modules():
+def test_autocast_sees_the_modules():
     model = make(score="dot", dtype=torch.float32)
     source, target = batch()
     with torch.autocast("cpu"):

@@ -6,7 +6,6 @@
 
 namespace {
 
-using seq2seq_fast::Arena;
 using seq2seq_fast::Block;
 
 template <class A>
@@ -54,7 +53,7 @@ struct SmallLinear {
   struct Panel {
     int64_t columns, K;
     int64_t whole = groups(columns, L) * L;
-    Block block{(K * whole + L) * int64_t(sizeof(A))};
+    Block block{K * whole * int64_t(sizeof(A))};
     A* data = (A*)block.data();
 
     Panel(int64_t columns, int64_t K) : columns(columns), K(K) {}

@@ -43,11 +43,10 @@ def in_one_call(decoder, inputs: Tensor, hx, context: Tensor | None, starts: lis
         return None
     if masks is None and rnn.dropout and rnn.training and rnn.num_layers > 1:
         return None
-    rows, padding_idx = None, -1
+    padding_idx = -1
     if embedding is not None:
         if type(embedding) is not torch.nn.Embedding or not _only_looks_up(embedding):
             return None
-        rows = embedding.weight
         padding_idx = -1 if embedding.padding_idx is None else embedding.padding_idx
     of_attention, lengths, mask, score, empty_rows = NO_ATTENTION, None, None, "dot", "zeros"
     if attention is not None:
@@ -62,10 +61,10 @@ def in_one_call(decoder, inputs: Tensor, hx, context: Tensor | None, starts: lis
     states = hx if isinstance(hx, tuple) else (hx, None)
     if len(states) != 2 or not isinstance(states[0], Tensor) or states[0].shape[:-2] != (rnn.num_layers,):
         return None
+    cell, weights, weight_out, bias_out, rows = decoder.parameters_of_search()
     results = _native.extension.decoder(
-        inputs, rows, context, *states, output.weight, output.bias, *of_attention,
-        [weight for layer in rnn._weights() for weight in layer], masks or [], lengths, mask, starts, padding_idx,
-        rnn.mode.lower(), score, empty_rows,
+        inputs, rows, context, *states, weight_out, bias_out, *of_attention, weights, masks or [], lengths, mask,
+        starts, padding_idx, cell, score, empty_rows,
     )  # fmt: skip
     if results is None:
         return None
