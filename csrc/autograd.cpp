@@ -112,8 +112,8 @@ std::vector<Tensor> rnn_layer_autograd(const Tensor& input, OptionalTensor h_0, 
 }
 
 // Computes in autocast's dtype and gives the dtypes torch gives. On the CPU that of the state in a GRU and, where torch
-// does not call oneDNN, in an LSTM (packed, or a single step), since it takes part in sums with it and wins; else
-// autocast's.
+// does not call oneDNN, in an LSTM (packed, or a single step), since it takes part in sums with it and wins; where an
+// LSTM has a projection, a product and so autocast's, that of c for c alone; else autocast's.
 std::vector<Tensor> rnn_layer_autocast(const Tensor& input, OptionalTensor h_0, OptionalTensor c_0,
                                        at::TensorList weights, OptionalTensor lengths, OptionalTensor batch_sizes,
                                        std::string_view cell, bool bidirectional) {
@@ -129,9 +129,15 @@ std::vector<Tensor> rnn_layer_autocast(const Tensor& input, OptionalTensor h_0, 
   for (const Tensor& weight : weights) cast_weights.push_back(cast(weight));
   auto outputs = layer_op().call(cast(input), cast_some(h_0), cast_some(c_0), cast_weights, lengths, batch_sizes, cell,
                                  bidirectional);
-  const bool padded = input.dim() == 3;
-  if (device == at::kCPU && (cell == "gru" || (cell == "lstm" && !padded)))
-    for (Tensor& output : outputs) output = output.to(h_0.has_value() ? h_0->scalar_type() : input.scalar_type());
+  const bool padded = input.dim() == 3, projected = weights.size() / (bidirectional ? 2 : 1) % 2;
+  const auto dtype_of = [&](OptionalTensor state) {
+    return state.has_value() ? state->scalar_type() : input.scalar_type();
+  };
+  if (device == at::kCPU && projected) {
+    outputs[2] = outputs[2].to(dtype_of(c_0));
+  } else if (device == at::kCPU && (cell == "gru" || (cell == "lstm" && !padded))) {
+    for (Tensor& output : outputs) output = output.to(dtype_of(h_0));
+  }
   return outputs;
 }
 

@@ -24,27 +24,30 @@ int64_t slots_of(Cell cell) { return cell == Cell::gru ? 5 : cell == Cell::lstm 
 // A layer's arguments, checked, with the sizes read off them.
 struct Problem {
   Cell cell;
-  int64_t directions, per_direction, input_size, hidden_size, steps, batch, rows;
-  bool packed, single_step;
+  int64_t directions, per_direction, input_size, hidden_size, state_size, steps, batch, rows;
+  bool packed, single_step, has_bias, projected;
 
-  Offsets active, first, by_step, by_row, hx_row;
+  Offsets order, active, first, by_step, by_row;
   Offsets output_by_step, output_by_row;
   bool padding = false;  // some rows end before the last step
 
   Problem(const Tensor& input, OptionalTensor h_0, OptionalTensor c_0, at::TensorList weights, OptionalTensor lengths,
           OptionalTensor batch_sizes, std::string_view cell_name, bool bidirectional);
 
-  at::DimVector state_shape() const {
-    return single_step ? at::DimVector{batch, hidden_size} : at::DimVector{directions, batch, hidden_size};
+  // (D, B, size), or of a single step (B, size)
+  at::DimVector state_shape(int64_t size) const {
+    return single_step ? at::DimVector{batch, size} : at::DimVector{directions, batch, size};
   }
+  at::DimVector h_shape() const { return state_shape(state_size); }
+  at::DimVector c_shape() const { return state_shape(hidden_size); }
   at::DimVector output_shape() const {
-    const int64_t width = directions * hidden_size;
+    const int64_t width = directions * state_size;
     if (packed) return {rows, width};
     return single_step ? at::DimVector{batch, width} : at::DimVector{steps, batch, width};
   }
   at::DimVector reserve_shape(const Tensor& input) const {
     const int64_t all = input.dim() == 2 ? input.size(0) : input.size(0) * input.size(1);
-    return {directions, all, slots_of(cell), padded(hidden_size)};
+    return {directions, all, slots_of(cell) + projected, padded(hidden_size)};
   }
 
   // Where the rows of a tensor laid out as the input start.
@@ -53,16 +56,14 @@ struct Problem {
     step.resize(steps);
     row.resize(batch);
     for (int64_t t = 0; t < steps; ++t) step[t] = packed ? first[t] * row_stride : single_step ? 0 : t * x.stride(0);
-    for (int64_t i = 0; i < batch; ++i) row[i] = order_[i] * row_stride;
+    for (int64_t i = 0; i < batch; ++i) row[i] = order[i] * row_stride;
   }
 
  private:
   void check_weights(at::TensorList weights) const;
-  void check_state(const char* name, OptionalTensor state, const Tensor& input) const;
+  void check_state(const char* name, OptionalTensor state, at::IntArrayRef shape, const Tensor& input) const;
   void read_batch_sizes(const Tensor& batch_sizes);
   void read_lengths(const Tensor& lengths);
-
-  Offsets order_;
 };
 
 void check_same(const char* name, const Tensor& tensor, const Tensor& input, bool value_error = false) {
@@ -83,14 +84,25 @@ Problem::Problem(const Tensor& input, OptionalTensor h_0, OptionalTensor c_0, at
   TORCH_CHECK(packed ? input.dim() == 2 : single_step || input.dim() == 3, "input must have ", packed ? 2 : 3,
               " dimensions, got ", input.dim());
   TORCH_CHECK(!(single_step && bidirectional), "input: a single step (B, I) has one direction, got bidirectional=True");
-  TORCH_CHECK(weights.size() == size_t(2 * directions) || weights.size() == size_t(4 * directions),
-              "weights: expected weight_ih, weight_hh and with bias bias_ih, bias_hh for each of ", directions,
-              " directions, got ", weights.size(), " tensors");
   per_direction = int64_t(weights.size()) / directions;
+  TORCH_CHECK(per_direction >= 2 && per_direction <= 5 && int64_t(weights.size()) == per_direction * directions,
+              "weights: expected weight_ih, weight_hh, with bias bias_ih, bias_hh, and with a projection weight_hr for "
+              "each of ",
+              directions, " directions, got ", weights.size(), " tensors");
+  has_bias = per_direction >= 4;
+  projected = per_direction % 2;
+  TORCH_CHECK(!projected || cell == Cell::lstm, "weight_hr: only the LSTM has a projection, got one for ", cell_name);
   TORCH_CHECK(weights[0].dim() == 2 && weights[1].dim() == 2, "weight_ih, weight_hh: expected 2-D, got ",
               weights[0].dim(), "-D and ", weights[1].dim(), "-D");
   input_size = weights[0].size(1);
-  hidden_size = weights[1].size(1);
+  state_size = weights[1].size(1);
+  hidden_size = state_size;
+  if (projected) {
+    const Tensor& weight_hr = weights[per_direction - 1];
+    TORCH_CHECK(weight_hr.dim() == 2 && weight_hr.size(0) > 0 && weight_hr.size(0) < weight_hr.size(1),
+                "weight_hr: expected (P, H) with 0 < P < H, got ", weight_hr.sizes());
+    hidden_size = weight_hr.size(1);
+  }
   check_weights(weights);
   check_same("weight_ih", weights[0], input, !single_step);
   TORCH_CHECK(input.size(-1) == input_size, "input.size(-1) must be equal to input_size. Expected ", input_size,
@@ -116,37 +128,34 @@ Problem::Problem(const Tensor& input, OptionalTensor h_0, OptionalTensor c_0, at
   std::exclusive_scan(active.begin(), active.end(), first.begin(), int64_t(0));
   rows = first.back() + active.back();
   padding = !packed && rows < steps * batch;
-  if (order_.empty()) {
-    order_.resize(batch);
-    std::iota(order_.begin(), order_.end(), 0);
+  if (order.empty()) {
+    order.resize(batch);
+    std::iota(order.begin(), order.end(), 0);
   }
-  check_state("h_0", h_0, input);
+  check_state("h_0", h_0, h_shape(), input);
   if (cell == Cell::lstm) {
-    check_state("c_0", c_0, input);
+    check_state("c_0", c_0, c_shape(), input);
   } else {
     TORCH_CHECK(!c_0.has_value(), "c_0: only the LSTM has a cell state, got one for ", cell_name);
   }
-  hx_row.resize(batch);
-  for (int64_t i = 0; i < batch; ++i) hx_row[i] = order_[i] * hidden_size;
 }
 
 void Problem::check_weights(at::TensorList weights) const {
   const int64_t G = gates_of(cell) * hidden_size;
-  static const char* const names[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
-  const std::array<int64_t, 2> shapes[] = {{G, input_size}, {G, hidden_size}};
+  static const char* const names[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr"};
+  const at::DimVector shapes[] = {{G, input_size}, {G, state_size}, {G}, {G}, {state_size, hidden_size}};
   for (size_t k = 0; k < weights.size(); ++k) {
-    const int64_t kind = int64_t(k) % per_direction;
-    const at::IntArrayRef expected = kind < 2 ? at::IntArrayRef(shapes[kind]) : at::IntArrayRef(&G, 1);
+    const int64_t place = int64_t(k) % per_direction, kind = projected && place == per_direction - 1 ? 4 : place;
+    const at::IntArrayRef expected = shapes[kind];
     TORCH_CHECK(weights[k].sizes() == expected, names[kind], ": expected shape ", expected, ", got ",
                 weights[k].sizes());
     if (k) check_same(names[kind], weights[k], weights[0]);
   }
 }
 
-void Problem::check_state(const char* name, OptionalTensor state, const Tensor& input) const {
+void Problem::check_state(const char* name, OptionalTensor state, at::IntArrayRef shape, const Tensor& input) const {
   if (!state.has_value()) return;
-  TORCH_CHECK(state->sizes() == state_shape(), name, ": Expected hidden size ", state_shape(), ", got ",
-              state->sizes());
+  TORCH_CHECK(state->sizes() == shape, name, ": Expected hidden size ", shape, ", got ", state->sizes());
   check_same(name, *state, input);
 }
 
@@ -177,8 +186,8 @@ void Problem::read_lengths(const Tensor& lengths) {
   TORCH_CHECK(lengths.numel() == batch, "lengths: expected one for each of ", batch, " rows, got ", lengths.numel());
   const Tensor all = lengths.contiguous();
   const int64_t* length = all.const_data_ptr<int64_t>();
-  order_.resize(batch);
-  std::iota(order_.begin(), order_.end(), 0);
+  order.resize(batch);
+  std::iota(order.begin(), order.end(), 0);
   active.assign(steps, 0);
   for (int64_t i = 0; i < batch; ++i) {
     TORCH_CHECK(length[i] >= 0 && length[i] <= steps, "lengths: expected 0 <= length <= ", steps,
@@ -186,7 +195,7 @@ void Problem::read_lengths(const Tensor& lengths) {
     if (length[i]) ++active[length[i] - 1];
   }
   for (int64_t t = steps - 2; t >= 0; --t) active[t] += active[t + 1];
-  std::stable_sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) { return length[a] > length[b]; });
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return length[a] > length[b]; });
 }
 
 // float16, and bfloat16 where the processor has no instructions for it, are computed in float32.
@@ -230,9 +239,10 @@ struct Call {
     layer.dtype = loop_dtype(dtype);
     layer.input_size = p.input_size;
     layer.hidden_size = p.hidden_size;
+    layer.state_size = p.state_size;
     layer.sequence = {p.steps, p.batch, p.rows, p.active.data(), p.first.data()};
     layer.input = {const_cast<void*>(input.const_data_ptr()), p.by_step.data(), p.by_row.data()};
-    layer.hx_row = p.hx_row.data();
+    layer.hx_row = p.order.data();
     layer.directions = int(p.directions);
     layer.threads = threads();
     for (int64_t d = 0; d < p.directions; ++d) {
@@ -240,11 +250,12 @@ struct Call {
       const Tensor* w = &weights[d * p.per_direction];
       direction.weight_ih = pointer(w[0]);
       direction.weight_hh = pointer(w[1]);
-      if (p.per_direction == 4) {
+      if (p.has_bias) {
         direction.bias_ih = pointer(w[2]);
         direction.bias_hh = pointer(w[3]);
       }
-      direction.h_0 = offset(h_0, d * p.batch * p.hidden_size);
+      if (p.projected) direction.weight_hr = pointer(w[p.per_direction - 1]);
+      direction.h_0 = offset(h_0, d * p.batch * p.state_size);
       direction.c_0 = offset(c_0, d * p.batch * p.hidden_size);
       direction.reverse = d == 1;
     }
@@ -263,15 +274,15 @@ std::vector<Tensor> forward(const Tensor& input, OptionalTensor h_0, OptionalTen
   Call call(p, input, h_0, c_0, weights);
   const auto options = input.options().dtype(call.dtype);
   const Tensor output = p.padding ? at::zeros(p.output_shape(), options) : fresh(p.output_shape(), options);
-  std::vector<Tensor> outputs{output, empty(p.state_shape(), options)};
-  if (p.cell == Cell::lstm) outputs.push_back(empty(p.state_shape(), options));
+  std::vector<Tensor> outputs{output, empty(p.h_shape(), options)};
+  if (p.cell == Cell::lstm) outputs.push_back(empty(p.c_shape(), options));
   Tensor reserve;
   if (train) reserve = fresh(p.reserve_shape(input), options.dtype(sum_dtype(call.dtype)));
   if (p.rows) {
     set_output(p, call.layer, output);
     for (int64_t d = 0; d < p.directions; ++d) {
       Direction& direction = call.layer.direction[d];
-      direction.h_n = offset(outputs[1], d * p.batch * p.hidden_size);
+      direction.h_n = offset(outputs[1], d * p.batch * p.state_size);
       if (p.cell == Cell::lstm) direction.c_n = offset(outputs[2], d * p.batch * p.hidden_size);
       if (train) direction.reserve = offset(reserve, d * reserve.stride(0));
     }
@@ -313,7 +324,7 @@ std::vector<Tensor> rnn_layer_backward(const c10::List<std::optional<Tensor>>& d
     return d;
   };
   const Tensor d_output = rows_of(d_of(0, p.output_shape()), call.dtype);
-  const Tensor d_h_n = dense(d_of(1, p.state_shape()), call.dtype), d_c_n = dense(d_of(2, p.state_shape()), call.dtype);
+  const Tensor d_h_n = dense(d_of(1, p.h_shape()), call.dtype), d_c_n = dense(d_of(2, p.c_shape()), call.dtype);
   TORCH_CHECK(reserve.sizes() == p.reserve_shape(input) && reserve.is_contiguous() &&
                   reserve.scalar_type() == sum_dtype(call.dtype),
               "reserve: expected the one that rnn_layer_train gave for the same arguments, of shape ",
@@ -327,8 +338,8 @@ std::vector<Tensor> rnn_layer_backward(const c10::List<std::optional<Tensor>>& d
                                              : fresh(input.sizes(), options));
   const auto state_gradient = [&](bool needed, OptionalTensor state, const Tensor& d_n) {
     if (!needed || !state.has_value()) return nothing();
-    if (p.padding || !p.rows) return d_n.defined() ? d_n.clone() : at::zeros(p.state_shape(), options);
-    return empty(p.state_shape(), options);
+    if (p.padding || !p.rows) return d_n.defined() ? d_n.clone() : at::zeros(state->sizes(), options);
+    return empty(state->sizes(), options);
   };
   gradients.push_back(state_gradient(needs[1], h_0, d_h_n));
   gradients.push_back(state_gradient(needs[2], c_0, d_c_n));
@@ -347,20 +358,21 @@ std::vector<Tensor> rnn_layer_backward(const c10::List<std::optional<Tensor>>& d
     }
     for (int64_t d = 0; d < p.directions; ++d) {
       Direction& direction = layer.direction[d];
-      const int64_t state = d * p.batch * p.hidden_size;
+      const int64_t h = d * p.batch * p.state_size, c = d * p.batch * p.hidden_size;
       direction.reserve = offset(reserve, d * reserve.stride(0));
-      direction.d_h_n = offset(d_h_n, state);
-      direction.d_c_n = offset(d_c_n, state);
-      if (gradients[1].numel()) direction.d_h_0 = offset(gradients[1], state);
-      if (gradients[2].numel()) direction.d_c_0 = offset(gradients[2], state);
+      direction.d_h_n = offset(d_h_n, h);
+      direction.d_c_n = offset(d_c_n, c);
+      if (gradients[1].numel()) direction.d_h_0 = offset(gradients[1], h);
+      if (gradients[2].numel()) direction.d_c_0 = offset(gradients[2], c);
       if (!needs[3]) continue;
       const Tensor* d_weights = &gradients[3 + d * p.per_direction];
       direction.d_weight_ih = d_weights[0].data_ptr();
       direction.d_weight_hh = d_weights[1].data_ptr();
-      if (p.per_direction == 4) {
+      if (p.has_bias) {
         direction.d_bias_ih = d_weights[2].data_ptr();
         direction.d_bias_hh = d_weights[3].data_ptr();
       }
+      if (p.projected) direction.d_weight_hr = d_weights[p.per_direction - 1].data_ptr();
     }
     engine().backward(layer);
   }

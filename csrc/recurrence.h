@@ -37,13 +37,14 @@ struct Rows {
 // One direction of a layer. Weights are contiguous, in the layer's dtype; gates in torch.nn's order.
 struct Direction {
   const void* weight_ih;  // (G*H, I)
-  const void* weight_hh;  // (G*H, H)
+  const void* weight_hh;  // (G*H, S)
+  const void* weight_hr;  // (S, H), the projection of h, or null; LSTM only
   const void* bias_ih;    // (G*H) or null
   const void* bias_hh;    // (G*H) or null
-  const void* h_0;        // (batch, H) with rows at `hx_row`, or null for zeros
-  const void* c_0;        // likewise; LSTM only
-  void* h_n;              // (batch, H) with rows at `hx_row`
-  void* c_n;              // likewise; LSTM only
+  const void* h_0;        // (batch, S) with rows in the order `hx_row`, or null for zeros
+  const void* c_0;        // (batch, H), likewise; LSTM only
+  void* h_n;              // (batch, S)
+  void* c_n;              // (batch, H); LSTM only
   void* reserve;          // (rows, slots, padded(H)) of float, for float64 of double; null for inference
   bool reverse;
 
@@ -54,6 +55,7 @@ struct Direction {
   void* d_c_0;
   void* d_weight_ih;
   void* d_weight_hh;
+  void* d_weight_hr;
   void* d_bias_ih;
   void* d_bias_hh;
 };
@@ -62,11 +64,12 @@ struct Layer {
   Cell cell;
   Dtype dtype;  // of every tensor but the reserve; sums are taken in float, for float64 in double
   int64_t input_size, hidden_size;
+  int64_t state_size;  // S, of h: proj_size where there is a projection, else H
   Sequence sequence;
   Rows input;             // rows of I elements
-  Rows output;            // rows of directions * H; backward: its gradient, data null for zero
+  Rows output;            // rows of directions * S; backward: its gradient, data null for zero
   Rows d_input;           // backward only: rows of I elements; data null where not asked for
-  const int64_t* hx_row;  // (batch), where row i of a state starts, in elements
+  const int64_t* hx_row;  // (batch), which row of a state is row i's
   int directions;
   Direction direction[2];
   int threads;

@@ -13,7 +13,10 @@ def check(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional, g
     single = input.dim() == 2 and not packed
     _expect(input.dim() == 2 if packed else input.dim() in (2, 3), f"input: got {input.dim()} dimensions")
     _expect(not (single and bidirectional), "input: a single step (B, I) has one direction, got bidirectional=True")
-    _expect(len(weights) in (2 * count, 4 * count), f"weights: got {len(weights)} tensors for {count} directions")
+    _expect(
+        len(weights) in (2 * count, 4 * count),
+        f"weights: got {len(weights)} tensors for {count} directions; on CUDA a projection is not among them",
+    )
     if weights[0].dtype != input.dtype and not single:
         raise ValueError(f"RNN input dtype ({input.dtype}) does not match weight dtype ({weights[0].dtype})")
     hidden, width = weights[1].size(-1), input.size(-1)

@@ -66,31 +66,33 @@ on_cuda("rnn_layer", "cuda.layer", 0)
 on_cuda("rnn_layer_train", "cuda.layer", 0)
 on_cuda("rnn_layer_backward", "cuda.layer", 1)
 
-WEIGHT_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+WEIGHT_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 
 
 def _layer_shapes(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional):
-    names = itertools.cycle(WEIGHT_NAMES[: len(weights) // (2 if bidirectional else 1)])
+    directions = 2 if bidirectional else 1
+    given = reference.by_name(weights[: len(weights) // directions])
+    names = itertools.cycle(name for name, weight in zip(WEIGHT_NAMES, given, strict=True) if weight is not None)
     for name, tensor in (("h_0", h_0), ("c_0", c_0), *zip(names, weights, strict=False)):
         if tensor is not None and tensor.device != input.device:
             raise RuntimeError(f"{name}: expected a tensor on {input.device} like input, got one on {tensor.device}")
-    directions = 2 if bidirectional else 1
-    hidden = weights[1].size(1)
-    output = input.new_empty(*input.shape[:-1], directions * hidden)
+    of_h, of_c = reference.state_sizes(weights, directions)
+    output = input.new_empty(*input.shape[:-1], directions * of_h)
     if batch_sizes is None:
-        state_shape = (input.size(0), hidden) if input.dim() == 2 else (directions, input.size(1), hidden)
+        rows = (input.size(0),) if input.dim() == 2 else (directions, input.size(1))
     elif h_0 is not None:
-        state_shape = h_0.shape
+        rows = h_0.shape[:-1]
     else:
         # the batch of a PackedSequence is a value, not a shape
-        state_shape = (directions, torch.library.get_ctx().new_dynamic_size(), hidden)
-    states = 2 if cell == "lstm" else 1
-    return [output, *(input.new_empty(state_shape) for _ in range(states))]
+        rows = (directions, torch.library.get_ctx().new_dynamic_size())
+    return [output, *(input.new_empty(*rows, size) for size in ((of_h, of_c) if cell == "lstm" else (of_h,)))]
 
 
 def _reserve_shape(input, weights, cell, bidirectional):
     rows = input.size(0) if input.dim() == 2 else input.size(0) * input.size(1)
-    return reserve_shape(cell, 2 if bidirectional else 1, rows, weights[1].size(1))
+    directions = 2 if bidirectional else 1
+    of_h, hidden = reference.state_sizes(weights, directions)
+    return reserve_shape(cell, directions, rows, hidden, projected=of_h != hidden)
 
 
 @torch.library.register_fake("seq2seq_fast::rnn_layer", lib=library)

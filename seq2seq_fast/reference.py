@@ -4,7 +4,8 @@ Nothing here is fused and no backward is written by hand, so autograd differenti
 either mode, and `torch.func` transforms it. Tests run it in float64; the operators fall back to it where they are
 asked for a derivative of a derivative. The equations are those of the torch.nn.RNN, LSTM and GRU pages.
 
-T steps, B batch, I input, H hidden, D directions; `x W^T + b` is `torch.nn.functional.linear(x, W, b)`.
+T steps, B batch, I input, H hidden, D directions; S is the size of h, which is H but where an LSTM has a projection,
+weight_hr (S, H); `x W^T + b` is `torch.nn.functional.linear(x, W, b)`.
 """
 
 import torch
@@ -42,12 +43,25 @@ def rnn_relu_step(gates_x: Tensor, h: Tensor, c: None, weight_hh: Tensor, bias_h
 STEPS = {"gru": gru_step, "lstm": lstm_step, "rnn_tanh": rnn_tanh_step, "rnn_relu": rnn_relu_step}
 
 
+def by_name(weights: list[Tensor]):
+    """weight_ih, weight_hh, bias_ih, bias_hh, weight_hr of one direction; None for those that are not there."""
+    weight_ih, weight_hh, *others = weights
+    weight_hr = others.pop() if len(others) % 2 else None
+    return weight_ih, weight_hh, *(others or (None, None)), weight_hr
+
+
+def state_sizes(weights: list[Tensor], directions: int) -> tuple[int, int]:
+    """S and H: how wide h is, and how wide c."""
+    _, weight_hh, _, _, weight_hr = by_name(weights[: len(weights) // directions])
+    return weight_hh.size(-1), (weight_hh if weight_hr is None else weight_hr).size(-1)
+
+
 def direction(
     steps: list[Tensor], h: Tensor, c: Tensor | None, weights: list[Tensor], active, cell: str, reverse: bool
 ):
     """One direction over a list of steps, each (B_t, I); `active(t)` is the mask (B,) of rows that run at step t, or
     None where all of `h` does, or the number of leading rows that do. Returns the outputs by step, h and c."""
-    weight_ih, weight_hh, bias_ih, bias_hh = weights if len(weights) == 4 else (*weights, None, None)
+    weight_ih, weight_hh, bias_ih, bias_hh, weight_hr = by_name(weights)
     step = STEPS[cell]
     outputs = [None] * len(steps)
     for t in reversed(range(len(steps))) if reverse else range(len(steps)):
@@ -55,11 +69,13 @@ def direction(
         rows = active(t)
         if isinstance(rows, int):
             h_t, c_t = step(gates_x, h[:rows], None if c is None else c[:rows], weight_hh, bias_hh)
+            h_t = h_t if weight_hr is None else linear(h_t, weight_hr)
             outputs[t] = h_t
             h = torch.cat([h_t, h[rows:]])
             c = None if c is None else torch.cat([c_t, c[rows:]])
             continue
         h_t, c_t = step(gates_x, h, c, weight_hh, bias_hh)
+        h_t = h_t if weight_hr is None else linear(h_t, weight_hr)
         if rows is None:
             outputs[t], h, c = h_t, h_t, c_t
         else:
@@ -84,14 +100,15 @@ def rnn_layer(
 
     Args:
         input: (T, B, I); or (sum(batch_sizes), I), the data of a PackedSequence; or (B, I), a single step.
-        h_0, c_0: (D, B, H), for a single step (B, H); zeros where None. `c_0` is for the LSTM alone.
-        weights: for each direction weight_ih (G*H, I), weight_hh (G*H, H) and, with bias, bias_ih, bias_hh (G*H).
+        h_0, c_0: (D, B, S) and (D, B, H), for a single step without D; zeros where None. `c_0` is for the LSTM alone.
+        weights: for each direction weight_ih (G*H, I), weight_hh (G*H, S), with bias bias_ih, bias_hh (G*H) and, with
+            a projection, weight_hr (S, H).
         lengths: (B,) int64, how many steps of each row count; steps after them give zeros. None: all T.
         batch_sizes: (T,) int64 on the CPU, as in a PackedSequence.
         cell: "gru", "lstm", "rnn_tanh" or "rnn_relu".
 
     Returns:
-        [output, h_n], for the LSTM [output, h_n, c_n]; output (T, B, D*H), (sum(batch_sizes), D*H) or (B, H).
+        [output, h_n], for the LSTM [output, h_n, c_n]; output (T, B, D*S), (sum(batch_sizes), D*S) or (B, S).
     """
     single_step = input.dim() == 2 and batch_sizes is None
     if batch_sizes is not None:
@@ -106,11 +123,12 @@ def rnn_layer(
 
     directions = 2 if bidirectional else 1
     per_direction = len(weights) // directions
-    hidden = weights[1].size(-1)
-    zeros = steps[0].new_zeros(batch, hidden)
     outputs, h_n, c_n = [], [], []
     for d in range(directions):
-        h, c = ((zeros if s is None else s if single_step else s[d]) for s in (h_0, c_0))
+        h, c = (
+            steps[0].new_zeros(batch, size) if state is None else state if single_step else state[d]
+            for state, size in zip((h_0, c_0), state_sizes(weights, directions), strict=True)
+        )
         w = weights[d * per_direction : (d + 1) * per_direction]
         output, h, c = direction(steps, h, c if cell == "lstm" else None, w, active, cell, reverse=d == 1)
         outputs.append(output)

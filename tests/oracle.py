@@ -7,10 +7,9 @@ from seq2seq_fast import reference
 
 
 class Oracle(torch.nn.RNNBase):
-    """The oracle of a layer: its settings and its weights in float64; no dropout, no projection."""
+    """The oracle of a layer: its settings and its weights in float64; no dropout."""
 
     def __init__(self, layer: torch.nn.RNNBase):
-        assert not layer.proj_size
         super().__init__(
             layer.mode,
             layer.input_size,
@@ -19,6 +18,7 @@ class Oracle(torch.nn.RNNBase):
             bias=layer.bias,
             batch_first=layer.batch_first,
             bidirectional=layer.bidirectional,
+            proj_size=layer.proj_size,
             dtype=torch.float64,
         )
         self.load_state_dict(layer.state_dict())

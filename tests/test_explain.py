@@ -43,7 +43,6 @@ def test_fused_cell(single):
 @pytest.mark.parametrize(
     "make, input, why",
     (
-        (lambda: make_layer("lstm", 5, 7, proj_size=3), draw(4, 3, 5), "proj_size=3"),
         (lambda: make_layer("gru", 5, 7), draw(4, 3, 5).to("meta"), "meta"),
         (lambda: make_layer("gru", 5, 7), draw(4, 3, 5).long(), "int64"),
         (lambda: make_cell("gru", 5, 7), draw(3, 5).to("meta"), "meta"),

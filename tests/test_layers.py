@@ -273,19 +273,6 @@ def test_nan_reaches_the_gradients_it_reaches_in_torch(cell, bidirectional):
         assert torch.equal(ours[name].isnan(), theirs[name].isnan()), name
 
 
-@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-@pytest.mark.parametrize("batch_first", BOOLS, ids=("time_first", "batch_first"))
-@pytest.mark.parametrize("bidirectional", BOOLS, ids=("one_way", "both_ways"))
-def test_projection_is_torchs_own(dtype, bidirectional, batch_first):
-    layer = make_layer("lstm", 5, 7, 2, proj_size=3, bidirectional=bidirectional, batch_first=batch_first, dtype=dtype)
-    hx = make_hx(layer, 3, dtype)
-    input = draw(*((3, 4, 5) if batch_first else (4, 3, 5)), dtype=dtype)
-    ours, theirs = run(layer, input, hx), run(twin(layer), input, hx)
-    for name in theirs:
-        assert torch.equal(ours[name], theirs[name]), name
-    assert "proj_size=3" in explain(layer, input)
-
-
 def test_inference_gives_what_training_gives(cell, dtype):
     layer = make_layer(cell, 9, 21, 2, bidirectional=True, dtype=dtype)
     input, hx = draw(4, 3, 9, dtype=dtype), make_hx(layer, 3, dtype)

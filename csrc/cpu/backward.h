@@ -14,27 +14,36 @@ struct BackwardMemory {
   using C = CellOf<Vec<A>>;
   static constexpr int width = max_tile_vectors * lanes<A>;
 
-  E* weight_hh;                 // panels of units, over the padded gates; null where not worth packing, or not met
+  E* weight_hh;  // panels of the state, over the padded gates; null where not worth packing, or not met
+  E* weight_hr;  // panels of units, over the padded state; null where not worth packing, or not there
   StateRows<E> initial, states;
-  A *d_h, *d_c;                 // (batch, hidden): what flows to the step before
-  E* d_gates;                   // (rows, d_slots, hidden)
-  int64_t hidden, panels;       // hidden: H in whole vectors; the states' rows are padded further
+  A *d_h, *d_c;  // (batch, state) and (batch, hidden): what flows to the step before
+  A* d_units;    // (batch, hidden): what flows to the cells; without a projection d_h
+  E* d_gates;    // (rows, d_slots, hidden)
+  E* d_state;    // (rows, state): what flows to the projection
+  int64_t hidden, state;  // H and S in whole vectors; the states' rows are padded further
+  int64_t unit_panels, state_panels;
 
   BackwardMemory(const Layer& layer, const Direction& direction, Arena& arena) {
     const int64_t batch = layer.sequence.batch;
+    const bool projected = C::has_c && direction.weight_hr;
     hidden = whole_vectors(layer.hidden_size);
-    panels = groups(layer.hidden_size, width);
+    state = whole_vectors(layer.state_size);
+    unit_panels = groups(layer.hidden_size, width);
+    state_panels = groups(layer.state_size, width);
     const bool meets_state = layer.sequence.steps > 1 || direction.d_h_0;
-    weight_hh = !meets_state || reads_weights(layer, layer.hidden_size)
-                    ? nullptr
-                    : arena.take<E>(panels * width * C::gates * hidden);
+    const bool packs = !reads_weights(layer, layer.state_size);
+    weight_hh = meets_state && packs ? arena.take<E>(state_panels * width * C::gates * hidden) : nullptr;
+    weight_hr = projected && packs ? arena.take<E>(unit_panels * width * state) : nullptr;
     const int state_slots = 1 + C::has_c;
     const int64_t row = padded(layer.hidden_size);
     initial = {arena.take<char>(batch * state_slots * row * sizeof(A)), row, state_slots};
-    states = {(char*)direction.reserve, row, state_slots + C::saved};
-    d_h = arena.take<A>(batch * hidden);
+    states = {(char*)direction.reserve, row, state_slots + C::saved + projected};
+    d_h = arena.take<A>(batch * state);
     d_c = arena.take<A>(C::has_c ? batch * hidden : 0);
+    d_units = projected ? arena.take<A>(batch * hidden) : d_h;
     d_gates = arena.take<E>(layer.sequence.rows * row_size());
+    d_state = arena.take<E>(projected ? layer.sequence.rows * state : 0);
   }
 
   // A few rows read the weights as they lie, where whole vectors fill their rows of `columns`.
@@ -66,70 +75,114 @@ struct Backward {
   Team team;
   bool by_rows;
 
-  int64_t H = layer.hidden_size;
+  int64_t H = layer.hidden_size, S = layer.state_size;
+  bool projected = C::has_c && direction.weight_hr;
   Steps steps{layer.sequence, direction.reverse};
   int64_t row_begin = by_rows ? team.begin(layer.sequence.batch) : 0;
   int64_t row_end = by_rows ? team.end(layer.sequence.batch) : layer.sequence.batch;
-  int64_t panel_begin = by_rows ? 0 : team.begin(memory.panels);
-  int64_t panel_end = by_rows ? memory.panels : team.end(memory.panels);
-  int64_t unit_begin = panel_begin * M::width;
-  int64_t unit_end = std::min(panel_end * M::width, memory.hidden);
+  Columns unit_panels = share(memory.unit_panels), state_panels = share(memory.state_panels);
+  Columns units{unit_panels.from * M::width, std::min(unit_panels.to * M::width, memory.hidden)};
+  Columns state{state_panels.from * M::width, std::min(state_panels.to * M::width, memory.state)};
 
   void operator()() {
-    for (int64_t p = team.begin(memory.panels); memory.weight_hh && p < team.end(memory.panels); ++p) {
-      pack_rows<E>(memory.weight_hh + p * M::width * C::gates * memory.hidden, vectors_of(p) * L,
-                   std::min<int64_t>(M::width, H - p * M::width), C::gates * memory.hidden, [&](int64_t k) {
-                     const E* row = M::weight_row((const E*)direction.weight_hh, H, H, memory.hidden, k, false);
-                     return row ? row + p * M::width : nullptr;
-                   });
-    }
+    pack();
     if (team.rank == 0) read_initial(layer, direction, memory.initial, C::has_c);
-    read_last();
+    read_last(memory.d_h, memory.state, state, direction.d_h_n, S);
+    if constexpr (C::has_c) read_last(memory.d_c, memory.hidden, units, direction.d_c_n, H);
     team.wait();
     for (int64_t s = layer.sequence.steps - 1; s >= 0; --s) {
       const int64_t end = std::min(row_end, steps.active(s));
+      if (projected) {
+        add_output(s, end);
+        if (!by_rows) team.wait();
+        unproject(s, end);
+      }
       pointwise(s, end);
       if (!by_rows) team.wait();
       product(s, end);
     }
-    if (direction.d_h_0) write_first(memory.d_h, direction.d_h_0);
-    if (C::has_c && direction.d_c_0) write_first(memory.d_c, direction.d_c_0);
+    if (direction.d_h_0) write_first(memory.d_h, memory.state, state, direction.d_h_0, S);
+    if (C::has_c && direction.d_c_0) write_first(memory.d_c, memory.hidden, units, direction.d_c_0, H);
   }
 
  private:
-  int vectors_of(int64_t p) const { return int(groups(std::min<int64_t>(M::width, H - p * M::width), L)); }
+  Columns share(int64_t panels) const {
+    return by_rows ? Columns{0, panels} : Columns{team.begin(panels), team.end(panels)};
+  }
+  // Vectors of panel p of `columns` columns.
+  static int vectors_of(int64_t p, int64_t columns) {
+    return int(groups(std::min<int64_t>(M::width, columns - p * M::width), L));
+  }
 
-  void read_last() {
+  void pack() {
+    // panel p of `columns` columns, over K rows
+    const auto pack_panel = [](E* panels, int64_t p, int64_t columns, int64_t K, auto row_of) {
+      pack_rows<E>(panels + p * M::width * K, vectors_of(p, columns) * L,
+                   std::min<int64_t>(M::width, columns - p * M::width), K, [&](int64_t k) {
+                     const E* row = row_of(k);
+                     return row ? row + p * M::width : nullptr;
+                   });
+    };
+    for (int64_t p = team.begin(memory.state_panels); memory.weight_hh && p < team.end(memory.state_panels); ++p)
+      pack_panel(memory.weight_hh, p, S, C::gates * memory.hidden, [&](int64_t k) {
+        return M::weight_row((const E*)direction.weight_hh, S, H, memory.hidden, k, false);
+      });
+    for (int64_t p = team.begin(memory.unit_panels); memory.weight_hr && p < team.end(memory.unit_panels); ++p)
+      pack_panel(memory.weight_hr, p, H, memory.state,
+                 [&](int64_t k) { return k < S ? (const E*)direction.weight_hr + k * H : nullptr; });
+  }
+
+  // These columns of the gradient of a last state, of `size` columns; zeros where there is none.
+  void read_last(A* d, int64_t ld, Columns columns, const void* d_n, int64_t size) {
     for (int64_t i = row_begin; i < row_end; ++i)
-      for (int64_t j = unit_begin; j < unit_end; j += L) {
-        const auto read = [&](const void* d) {
-          return d ? load_some<E>((const E*)d + layer.hx_row[i] + j, H - j) : V{};
-        };
-        store<A>(memory.d_h + i * memory.hidden + j, read(direction.d_h_n));
-        if constexpr (C::has_c) store<A>(memory.d_c + i * memory.hidden + j, read(direction.d_c_n));
+      for (int64_t j = columns.from; j < columns.to; j += L)
+        store<A>(d + i * ld + j, d_n ? load_some<E>((const E*)d_n + layer.hx_row[i] * size + j, size - j) : V{});
+  }
+
+  void write_first(const A* d, int64_t ld, Columns columns, void* d_0, int64_t size) {
+    for (int64_t i = row_begin; i < row_end; ++i)
+      for (int64_t j = columns.from; j < std::min(columns.to, size); j += L)
+        store_some<E>((E*)d_0 + layer.hx_row[i] * size + j, load<A>(d + i * ld + j), size - j);
+  }
+
+  // The gradient of the output at step s, from time t.
+  const E* d_output(int64_t s) const {
+    if (!layer.output.data) return nullptr;
+    return (const E*)layer.output.data + layer.output.by_step[steps.time(s)] + output_offset;
+  }
+
+  // All that flows to the state of step s, which the projection takes: nothing of it stays.
+  void add_output(int64_t s, int64_t end) {
+    const E* d_out = d_output(s);
+    for (int64_t i = row_begin; i < end; ++i)
+      for (int64_t j = state.from; j < state.to; j += L) {
+        A* d_h = memory.d_h + i * memory.state + j;
+        V d = load<A>(d_h);
+        if (d_out) d += load_some<E>(d_out + layer.output.by_row[i] + j, S - j);
+        store_some<E>(memory.d_state + (steps.first(s) + i) * memory.state + j, d, L);
+        store<A>(d_h, V{});
       }
   }
 
-  void write_first(const A* d, void* to) {
-    for (int64_t i = row_begin; i < row_end; ++i)
-      for (int64_t j = unit_begin; j < std::min(unit_end, H); j += L)
-        store_some<E>((E*)to + layer.hx_row[i] + j, load<A>(d + i * memory.hidden + j), H - j);
+  // d_units = d_state weight_hr
+  void unproject(int64_t s, int64_t end) {
+    multiply_panels(unit_panels, H, memory.weight_hr, (const E*)direction.weight_hr, memory.state, end,
+                    memory.d_state + steps.first(s) * memory.state, memory.state, memory.d_units, memory.hidden, false);
   }
 
   void pointwise(int64_t s, int64_t end) {
-    const int64_t t = steps.time(s), now = steps.first(s), before = s ? steps.first(s - 1) : 0;
+    const int64_t now = steps.first(s), before = s ? steps.first(s - 1) : 0;
     const int64_t continuing = steps.continuing(s);
-    const E* d_output =
-        layer.output.data ? (const E*)layer.output.data + layer.output.by_step[t] + output_offset : nullptr;
+    const E* d_outputs = projected ? nullptr : d_output(s);
     for (int64_t i = row_begin; i < end; ++i) {
       const bool first = i >= continuing;
       const StateRows<E>& from = first ? memory.initial : memory.states;
       const int64_t index = first ? i : before + i;
       const E *h = from.h(index), *h_new = memory.states.h(now + i);
-      A *d_h = memory.d_h + i * memory.hidden, *d_c = memory.d_c + i * memory.hidden;
-      const E* d_out = d_output ? d_output + layer.output.by_row[i] : nullptr;
+      A *d_h = memory.d_units + i * memory.hidden, *d_c = memory.d_c + i * memory.hidden;
+      const E* d_out = d_outputs ? d_outputs + layer.output.by_row[i] : nullptr;
       E* d_gates = memory.d_gates + (now + i) * memory.row_size();
-      for (int64_t j = unit_begin; j < unit_end; j += L) {
+      for (int64_t j = units.from; j < units.to; j += L) {
         V save[C::saved + 1], d[C::d_slots], c{}, c_new{}, d_c_j{};
         for (int k = 0; k < C::saved; ++k) save[k] = load<A>(memory.states.slot(now + i, 1 + C::has_c + k) + j);
         V d_h_j = load<A>(d_h + j);
@@ -150,19 +203,24 @@ struct Backward {
   // d_h += d_gates weight_hh
   void product(int64_t s, int64_t end) {
     if (s == 0 && !direction.d_h_0) return;
-    const int64_t K = C::gates * memory.hidden, now = steps.first(s);
-    for (int64_t p = panel_begin; p < panel_end; ++p) {
-      const int vectors = vectors_of(p);
-      const E* weight =
-          memory.weight_hh ? memory.weight_hh + p * M::width * K : (const E*)direction.weight_hh + p * M::width;
-      const int64_t ld = memory.weight_hh ? vectors * L * Element<E>::group : H;
+    multiply_panels(state_panels, S, memory.weight_hh, (const E*)direction.weight_hh, C::gates * memory.hidden, end,
+                    memory.d_gates + steps.first(s) * memory.row_size() + C::d_state_slot * memory.hidden,
+                    memory.row_size(), memory.d_h, memory.state, true);
+  }
+
+  // Rows [row_begin, end) of `to` (+)= rows of `d`, K long, times a weight of `columns` columns, packed or as it lies.
+  void multiply_panels(Columns panels, int64_t columns, const E* packed, const E* weight, int64_t K, int64_t end,
+                       const E* d, int64_t ld_d, A* to, int64_t ld_to, bool add) const {
+    for (int64_t p = panels.from; p < panels.to; ++p) {
+      const int vectors = vectors_of(p, columns);
+      const E* panel = packed ? packed + p * M::width * K : weight + p * M::width;
+      const int64_t ld = packed ? vectors * L * Element<E>::group : columns;
       for (int64_t i = row_begin; i < end;) {
         const int here = next_part(end - i, max_rows);
-        const E* d_gates[max_rows];
-        for (int m = 0; m < here; ++m)
-          d_gates[m] = memory.d_gates + (now + i + m) * memory.row_size() + C::d_state_slot * memory.hidden;
-        multiply<E>(here, vectors, K / Element<E>::group, d_gates, 1, false, weight, ld,
-                    memory.d_h + i * memory.hidden + p * M::width, memory.hidden, nullptr, true);
+        const E* rows[max_rows];
+        for (int m = 0; m < here; ++m) rows[m] = d + (i + m) * ld_d;
+        multiply<E>(here, vectors, K / Element<E>::group, rows, 1, false, panel, ld, to + i * ld_to + p * M::width,
+                    ld_to, nullptr, add);
         i += here;
       }
     }

@@ -73,7 +73,7 @@ struct Run {
     Barrier barriers[2];
     run_team(std::max(1, plan.looping), [&](int rank, int size) {
       run_directions(layer, rank, std::min(size, plan.looping), barriers, [&](int d, const Team& team) {
-        Forward<E, CellOf>{layer, layer.direction[d], d * layer.hidden_size, d ? second : first, team, plan.by_rows}();
+        Forward<E, CellOf>{layer, layer.direction[d], d * layer.state_size, d ? second : first, team, plan.by_rows}();
       });
     });
   }
@@ -92,7 +92,7 @@ struct Run {
       const Inputs inputs{layer, loops, dealt.weight_ih, everyone};
       if (layer.d_input.data) inputs.pack();
       run_directions(layer, rank, std::min(size, plan.looping), barriers, [&](int d, const Team& team) {
-        Backward<E, CellOf>{layer, layer.direction[d], d * layer.hidden_size, dealt.loop[d], team, plan.by_rows}();
+        Backward<E, CellOf>{layer, layer.direction[d], d * layer.state_size, dealt.loop[d], team, plan.by_rows}();
       });
       everyone.wait();
       for (int d = 0; d < layer.directions; ++d)

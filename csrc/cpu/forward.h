@@ -35,11 +35,14 @@ struct ForwardMemory {
   using A = Sum<E>;
   using C = CellOf<Vec<A>>;
   using P = Panels<E, CellOf>;
+  using Projection = Panels<E, Plain>;
   static constexpr int64_t gates_x_size = 96 * 1024;  // sums a thread keeps: half of a second-level cache
+  static constexpr int64_t products_width = std::max(P::width, Projection::width);
   static constexpr int64_t block_size = 512 * 1024;   // bytes of input and state that pass by all panels together
 
-  E *weight_ih, *weight_hh;  // panels; null where the weights are not worth packing, or not met
-  A *bias_x, *bias_h;
+  // panels; null where the weights are not worth packing, or not met, or not there
+  E *weight_ih, *weight_hh, *weight_hr;
+  A *bias_x, *bias_h, *no_bias;
   StateRows<E> initial, states;
   // by thread
   int64_t chunk_rows, owned_panels;
@@ -49,31 +52,36 @@ struct ForwardMemory {
   // by thread, where the weights are not packed
   int64_t columns_each, few_rows;
   E* columns;
-  A* gates_h;
+  A* products;  // with the state or, after the cells, of the projection
   const E** state_rows;
 
   ForwardMemory(const Layer& layer, const Direction& direction, int team, bool by_rows, Arena& arena) {
     const P panels{layer.hidden_size};
+    const Projection projection{direction.weight_hr ? layer.state_size : 0};
     const int64_t batch = layer.sequence.batch, hidden = padded(layer.hidden_size), n = panels.count();
     const int64_t rows = by_rows ? (batch + team - 1) / team : batch;
     const bool pack = worth_packing<E>(layer, rows);
     weight_ih = pack ? arena.take<E>(n * panels.size(layer.input_size)) : nullptr;
     const bool meets_state = layer.sequence.steps > 1 || direction.h_0;
-    weight_hh = pack && meets_state ? arena.take<E>(n * panels.size(layer.hidden_size)) : nullptr;
+    weight_hh = pack && meets_state ? arena.take<E>(n * panels.size(layer.state_size)) : nullptr;
+    weight_hr =
+        pack && direction.weight_hr ? arena.take<E>(projection.count() * projection.size(layer.hidden_size)) : nullptr;
     bias_x = arena.take<A>(n * P::width);
     bias_h = arena.take<A>(n * P::width);
-    const int state_slots = 1 + C::has_c;
+    no_bias = arena.take<A>(projection.count() * Projection::width);
+    const int state_slots = 1 + C::has_c, projected = direction.weight_hr ? 1 : 0;
     initial = {arena.take<char>(batch * state_slots * hidden * sizeof(A)), hidden, state_slots};
     if (direction.reserve) {
-      states = {(char*)direction.reserve, hidden, state_slots + C::saved};
+      states = {(char*)direction.reserve, hidden, state_slots + C::saved + projected};
     } else {
-      states = {arena.take<char>(2 * batch * state_slots * hidden * sizeof(A)), hidden, state_slots};
+      const int slots = state_slots + projected;
+      states = {arena.take<char>(2 * batch * slots * hidden * sizeof(A)), hidden, slots};
     }
     owned_panels = by_rows ? n : (n + team - 1) / team;
     chunk_rows = gates_x_size / (owned_panels * P::width);
     block_rows = 0;
     if (pack && chunk_rows < 2 * rows) {
-      const int64_t fit = block_size / ((layer.input_size + layer.hidden_size) * int64_t(sizeof(E)));
+      const int64_t fit = block_size / ((layer.input_size + layer.state_size) * int64_t(sizeof(E)));
       block_rows = chunk_rows = std::min(rows, groups(std::max<int64_t>(fit, 1), max_rows) * max_rows);
     } else if (chunk_rows < rows) {
       chunk_rows = rows;
@@ -85,7 +93,7 @@ struct ForwardMemory {
         pack ? 0 : std::max(columns_size<E>(chunk_rows, layer.input_size), columns_size<E>(rows, layer.hidden_size));
     few_rows = pack ? 0 : rows;
     columns = arena.take<E>(team * columns_each);
-    gates_h = arena.take<A>(team * few_rows * P::width);
+    products = arena.take<A>(team * few_rows * products_width);
     state_rows = arena.take<const E*>(team * few_rows);
   }
 };
@@ -96,6 +104,7 @@ struct Forward {
   using V = Vec<A>;
   using C = CellOf<V>;
   using P = Panels<E, CellOf>;
+  using Projection = Panels<E, Plain>;
   static constexpr int L = lanes<A>;
 
   const Layer& layer;
@@ -106,15 +115,21 @@ struct Forward {
   bool by_rows;
 
   P panels{layer.hidden_size};
+  bool projected = C::has_c && direction.weight_hr;
+  Projection projection{projected ? layer.state_size : 0};
   Steps steps{layer.sequence, direction.reverse};
   int64_t row_begin = by_rows ? team.begin(layer.sequence.batch) : 0;
   int64_t row_end = by_rows ? team.end(layer.sequence.batch) : layer.sequence.batch;
   int64_t panel_begin = by_rows ? 0 : team.begin(panels.count());
   int64_t panel_end = by_rows ? panels.count() : team.end(panels.count());
+  int64_t projection_begin = by_rows ? 0 : team.begin(projection.count());
+  int64_t projection_end = by_rows ? projection.count() : team.end(projection.count());
+  Columns of_c = columns_of<P>(panel_begin, panel_end, layer.hidden_size);
+  Columns of_h = projected ? columns_of<Projection>(projection_begin, projection_end, layer.state_size) : of_c;
   int64_t columns = (memory.block_rows ? 1 : memory.owned_panels) * P::width;
   A* gates_x = memory.gates_x + team.rank * memory.chunk_rows * columns;
   const E** input_rows = memory.input_rows + team.rank * memory.chunk_rows;
-  A* gates_h = memory.gates_h + team.rank * memory.few_rows * P::width;
+  A* products = memory.products + team.rank * memory.few_rows * memory.products_width;
   const E** state_rows = memory.state_rows + team.rank * memory.few_rows;
   E* few_columns = memory.columns + team.rank * memory.columns_each;
 
@@ -135,6 +150,8 @@ struct Forward {
           step(s, x);
           x += rows * columns;
         }
+        if (projected && !by_rows) team.wait();
+        if (projected) project(s);
         for (int64_t i = std::max(row_begin, steps.staying(s)); i < row_begin + rows; ++i)
           finish(memory.states, index(s) + i, i);
         if (!by_rows) team.wait();
@@ -148,11 +165,20 @@ struct Forward {
   // rows [row_begin, end(s)) are this thread's at step s
   int64_t end(int64_t s) const { return std::max(row_begin, std::min(row_end, steps.active(s))); }
 
+  template <class Of>
+  static Columns columns_of(int64_t panel_begin, int64_t panel_end, int64_t all) {
+    return {std::min(panel_begin * Of::units * L, all), std::min(panel_end * Of::units * L, all)};
+  }
+
   void pack(int64_t from, int64_t to) {
     if (memory.weight_ih)
       panels.pack(memory.weight_ih, (const E*)direction.weight_ih, layer.input_size, layer.input_size, from, to);
     if (memory.weight_hh)
-      panels.pack(memory.weight_hh, (const E*)direction.weight_hh, layer.hidden_size, layer.hidden_size, from, to);
+      panels.pack(memory.weight_hh, (const E*)direction.weight_hh, layer.state_size, layer.state_size, from, to);
+    if (memory.weight_hr)
+      projection.pack(memory.weight_hr, (const E*)direction.weight_hr, layer.hidden_size, layer.hidden_size,
+                      team.begin(projection.count()), team.end(projection.count()));
+    if (projected && team.rank == 0) std::fill_n(memory.no_bias, projection.count() * Projection::width, A{});
     const E *ih = (const E*)direction.bias_ih, *hh = (const E*)direction.bias_hh;
     for (int64_t p = from; p < to; ++p)
       for (int u = 0; u < panels.units_in(p); ++u)
@@ -205,15 +231,15 @@ struct Forward {
   }
 
   void step(int64_t s, const A* x) {
-    const int64_t rows_end = end(s), continuing = steps.continuing(s), H = layer.hidden_size;
+    const int64_t rows_end = end(s), continuing = steps.continuing(s), S = layer.state_size;
     const bool unpacked = !memory.weight_hh && (continuing > row_begin || direction.h_0);
     const int64_t before = s == 0 ? 0 : index(s - 1);
     for (int64_t i = row_begin; unpacked && i < rows_end; ++i)
       state_rows[i - row_begin] = i < continuing ? memory.states.h(before + i) : memory.initial.h(i);
-    const Unpacked<E> a(state_rows, unpacked ? rows_end - row_begin : 0, H, few_columns);
+    const Unpacked<E> a(state_rows, unpacked ? rows_end - row_begin : 0, S, few_columns);
     for (int64_t p = panel_begin; p < panel_end; ++p) {
       if (unpacked)
-        panels.multiply_unpacked(p, a, H, (const E*)direction.weight_hh, H, memory.bias_h, gates_h, P::width);
+        panels.multiply_unpacked(p, a, S, (const E*)direction.weight_hh, S, memory.bias_h, products, P::width);
       cells(s, p, row_begin, rows_end, x + (p - panel_begin) * P::width);
     }
   }
@@ -236,9 +262,9 @@ struct Forward {
         for (int m = 0; m < here; ++m)
           __builtin_memcpy(own + m * P::width, memory.bias_h + p * P::width, sizeof(A) * P::width);
       } else if (memory.weight_hh) {
-        panels.multiply(p, here, h, H, memory.weight_hh, memory.bias_h, own, P::width);
+        panels.multiply(p, here, h, layer.state_size, memory.weight_hh, memory.bias_h, own, P::width);
       } else {
-        product = gates_h + (i - row_begin) * P::width;
+        product = products + (i - row_begin) * P::width;
       }
       for (int m = 0; m < here; ++m) {
         const int64_t row = i + m;
@@ -255,21 +281,52 @@ struct Forward {
           V h_j = load_some<E>(h[m] + j, L), c_j{};
           if constexpr (C::has_c) c_j = load<A>(c_row + j);
           C::forward(gate_x, gate_h, h_j, c_j, save);
-          store_some<E>(memory.states.h(now + row) + j, h_j, L);
+          store_some<E>((projected ? memory.states.unprojected(now + row) : memory.states.h(now + row)) + j, h_j, L);
           if constexpr (C::has_c) store<A>(memory.states.c(now + row) + j, c_j);
           if (training)
             for (int k = 0; k < C::saved; ++k) store<A>(memory.states.slot(now + row, 1 + C::has_c + k) + j, save[k]);
-          store_some<E>(out + layer.output.by_row[row] + j, h_j, H - j);
+          if (!projected) store_some<E>(out + layer.output.by_row[row] + j, h_j, H - j);
         }
       }
       i += here;
     }
   }
 
+  // h' = weight_hr (o tanh(c')) at step s, for this thread's columns of h'.
+  void project(int64_t s) {
+    const int64_t rows_end = end(s), now = index(s), H = layer.hidden_size, S = layer.state_size;
+    const bool unpacked = !memory.weight_hr;
+    for (int64_t i = row_begin; unpacked && i < rows_end; ++i)
+      state_rows[i - row_begin] = memory.states.unprojected(now + i);
+    const Unpacked<E> a(state_rows, unpacked ? rows_end - row_begin : 0, H, few_columns);
+    E* out = (E*)layer.output.data + layer.output.by_step[steps.time(s)] + output_offset;
+    for (int64_t p = projection_begin; p < projection_end; ++p) {
+      if (unpacked)
+        projection.multiply_unpacked(p, a, H, (const E*)direction.weight_hr, H, memory.no_bias, products,
+                                     Projection::width);
+      for (int64_t i = row_begin; i < rows_end;) {
+        const int here = next_part(rows_end - i, max_rows);
+        alignas(64) A own[max_rows * Projection::width];
+        const A* product = unpacked ? products + (i - row_begin) * Projection::width : own;
+        if (!unpacked) {
+          const E* rows[max_rows];
+          for (int m = 0; m < here; ++m) rows[m] = memory.states.unprojected(now + i + m);
+          projection.multiply(p, here, rows, H, memory.weight_hr, memory.no_bias, own, Projection::width);
+        }
+        for (int m = 0; m < here; ++m)
+          for (int v = 0; v < projection.units_in(p); ++v) {
+            const int64_t j = (p * Projection::units + v) * L;
+            const V h_j = load<A>(product + m * Projection::width + v * L);
+            store_some<E>(memory.states.h(now + i + m) + j, h_j, L);
+            store_some<E>(out + layer.output.by_row[i + m] + j, h_j, S - j);
+          }
+        i += here;
+      }
+    }
+  }
+
   void finish(const StateRows<E>& rows, int64_t index, int64_t i) {
-    const int64_t from = panel_begin * P::units * L;
-    const int64_t to = std::min(panel_end * P::units * L, layer.hidden_size);
-    write_final<E>(layer, direction, i, rows.h(index), C::has_c ? rows.c(index) : nullptr, from, to);
+    write_final<E>(layer, direction, i, rows.h(index), of_h, C::has_c ? rows.c(index) : nullptr, of_c);
   }
 };
 

@@ -64,25 +64,37 @@ struct Gradients {
     const int64_t identity[] = {0, 1, 2, 3};
     int64_t input_gate[4];
     for (int g = 0; g < C::gates; ++g) input_gate[g] = C::d_input_gate[g];
+    const E* d_gates_h = memory.d_gates + C::d_state_slot * memory.hidden;
     if (direction.d_weight_hh)
-      outer((A*)direction.d_weight_hh, (A*)direction.d_bias_hh, H, C::d_state_slot, identity,
-            direction.h_0 ? 0 : steps.active(0), [&](int64_t s, int64_t i) {
+      outer((A*)direction.d_weight_hh, (A*)direction.d_bias_hh, layer.state_size,
+            {d_gates_h, memory.row_size(), C::gates, H, identity}, direction.h_0 ? 0 : steps.active(0),
+            [&](int64_t s, int64_t i) {
               return i < steps.continuing(s) ? memory.states.h(steps.first(s - 1) + i) : memory.initial.h(i);
             });
+    if (direction.d_weight_hr)
+      outer((A*)direction.d_weight_hr, nullptr, H, {memory.d_state, memory.state, 1, layer.state_size, identity}, 0,
+            [&](int64_t s, int64_t i) { return memory.states.unprojected(steps.first(s) + i); });
     if (direction.d_weight_ih)
-      outer((A*)direction.d_weight_ih, (A*)direction.d_bias_ih, I, 0, input_gate, 0, [&](int64_t s, int64_t i) {
-        const int64_t t = steps.time(s);
-        return (const E*)layer.input.data + layer.input.by_step[t] + layer.input.by_row[i];
-      });
+      outer((A*)direction.d_weight_ih, (A*)direction.d_bias_ih, I,
+            {memory.d_gates, memory.row_size(), C::gates, H, input_gate}, 0, [&](int64_t s, int64_t i) {
+              const int64_t t = steps.time(s);
+              return (const E*)layer.input.data + layer.input.by_step[t] + layer.input.by_row[i];
+            });
   }
 
  private:
-  // d_weight[gate g, unit j][:] = sum over rows of d_gates[slot + g][j] * right_row[:], and d_bias likewise. The first
-  // `zeros` of right's rows are zero.
+  // For each row of the sequence the gradients of `gates` times `units` products; those of gate g are gate[g]'s.
+  struct Products {
+    const E* d;
+    int64_t row_size, gates, units;
+    const int64_t* gate;
+  };
+
+  // d_weight[gate g, unit j][:] = sum over rows of d[g][j] * right_row[:], and d_bias likewise. The first `zeros` of
+  // right's rows are zero.
   template <class RightRow>
-  void outer(A* d_weight, A* d_bias, int64_t columns, int slot, const int64_t* gate, int64_t zeros,
-             RightRow right_row) {
-    const int64_t unit_tiles = groups(H, max_rows), tiles = C::gates * unit_tiles;
+  void outer(A* d_weight, A* d_bias, int64_t columns, const Products& of, int64_t zeros, RightRow right_row) {
+    const int64_t unit_tiles = groups(of.units, max_rows), tiles = of.gates * unit_tiles;
     const int64_t width = GradientMemory<E>::width, panels = groups(columns, width);
     bool first = true;
     int64_t s = 0, i = 0;
@@ -96,7 +108,7 @@ struct Gradients {
           continue;
         }
         rows[K] = right_row(s, i);
-        d_rows[K++] = memory.d_gates + (steps.first(s) + i++) * memory.row_size() + slot * memory.hidden;
+        d_rows[K++] = of.d + (steps.first(s) + i++) * of.row_size;
       }
       if (!K) break;
       const int64_t skip = std::min(zeros, K) / group * group;
@@ -110,8 +122,8 @@ struct Gradients {
       team.wait();
       for (int64_t tile = team.begin(tiles); tile < team.end(tiles); ++tile) {
         const int64_t g = tile / unit_tiles, j = tile % unit_tiles * max_rows;
-        const int units = int(std::min<int64_t>(max_rows, H - j));
-        const int64_t row = gate[g] * H + j;
+        const int units = int(std::min<int64_t>(max_rows, of.units - j));
+        const int64_t row = of.gate[g] * of.units + j;
         pack_rows<E>(left, max_rows, units, K, [&](int64_t k) { return d_rows[k] + g * memory.hidden + j; });
         if constexpr (group == 2) transpose_left(K);
         if (d_bias) add_rows(d_bias + row, units, K, first);

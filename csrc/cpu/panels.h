@@ -6,6 +6,12 @@
 
 namespace {
 
+// One gate, no maths: a plain matrix.
+template <class V>
+struct Plain {
+  static constexpr int gates = 1;
+};
+
 // Where the units and gates of a cell lie in panels: a panel is `units` vectors of hidden units, each with all its
 // gates side by side.
 template <class E, template <class> class CellOf>

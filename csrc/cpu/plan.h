@@ -14,22 +14,23 @@ struct Plan {
 
 inline Plan plan_for(const Layer& layer, bool backward) {
   const int64_t gates = gates_of(layer.cell), H = layer.hidden_size;
-  const int64_t per_row = gates * H * (layer.input_size + H);
+  const int64_t weights = gates * H * layer.state_size + (layer.direction[0].weight_hr ? H * layer.state_size : 0);
+  const int64_t per_row = gates * H * layer.input_size + weights;
   const int64_t work = layer.sequence.rows * per_row * layer.directions;
   // a fork and join costs 2 us, in which a core does about 10^5 multiply-adds
   if (layer.threads == 1 || work < 400'000) return {1, 1, true};
   const int team = layer.threads / layer.directions;
   if (team <= 1) return {layer.threads, layer.threads, true};
   const int64_t rows = layer.sequence.batch / team;
-  const int64_t step = layer.sequence.rows / layer.sequence.steps * gates * H * H;
+  const int64_t step = layer.sequence.rows / layer.sequence.steps * weights;
   // Who owns rows waits for no core that is busy elsewhere, but reads all the weights. Where those leave its second-level
   // cache and the rows are few, units are better: GRU(512) on 32 rows runs at 261 GFLOP/s with them and at 215 with rows
   // (2 cores of a Sapphire Rapids; on Zen 4, whose third level is near, the two are within 3 %).
-  const bool light = gates * H * H <= 300'000;
+  const bool light = weights <= 300'000;
   // A few steps do not pack the weights, and want as many rows as fill a vector; forward, where there is work enough,
   // two vectors: with units, one step of GRU(256) on 32 rows takes 69 us and not 80, two on 48 rows 228 and not 338.
   const bool fills = layer.sequence.steps <= 4 && layer.sequence.batch >= 16;
-  const int64_t least = !fills ? 8 : backward || gates * H * H < 100'000 ? 16 : 32;
+  const int64_t least = !fills ? 8 : backward || weights < 100'000 ? 16 : 32;
   // A matrix unit is done with a few rows before it has all the weights: threads share those. LSTM(512, 512) in bfloat16
   // on 32 rows runs at 771 GFLOP/s so and at 597 with rows of their own; LSTM(1024, 1024) on 2560 rows at 1640 with rows
   // of their own and at 1230 without (2 cores of a Sapphire Rapids).

@@ -9,12 +9,6 @@ namespace {
 using seq2seq_fast::Arena;
 using seq2seq_fast::Team;
 
-// One gate, no maths: a plain matrix.
-template <class V>
-struct Plain {
-  static constexpr int gates = 1;
-};
-
 template <class A, template <class> class CellOf>
 struct Weight {
   using P = Panels<A, CellOf>;

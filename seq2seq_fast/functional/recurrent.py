@@ -53,8 +53,9 @@ def rnn(
         cell: "gru", "lstm", "rnn_tanh" or "rnn_relu".
         input: (T, B, I), or (sum(batch_sizes), I), the data of a PackedSequence; any strides.
         hx: (h_0,), for the LSTM (h_0, c_0), each (L*D, B, H); zeros where None.
-        weights: a list for each layer: for each direction weight_ih (G*H, I), weight_hh (G*H, H) and, with bias,
-            bias_ih (G*H), bias_hh (G*H).
+        weights: a list for each layer: for each direction weight_ih (G*H, I), weight_hh (G*H, H), with bias
+            bias_ih (G*H), bias_hh (G*H) and, for an LSTM with a projection, weight_hr (P, H): h is (B, P) then, and
+            weight_hh (G*H, P).
         dropout: the probability of dropping an output between two layers, while `training`.
         lengths: (B,) int64, 0 <= lengths <= T: how many steps of each row count; outputs after them are zero, and the
             last state is the one at the row's own end.
@@ -62,6 +63,7 @@ def rnn(
 
     Returns:
         output (T, B, D*H) or (sum(batch_sizes), D*H); h_n (L*D, B, H); for the LSTM also c_n.
+        With a projection P stands for H in all but c_n.
 
     Raises:
         RuntimeError, ValueError: an argument of a wrong size or dtype, as torch.nn raises them.

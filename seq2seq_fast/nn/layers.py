@@ -17,7 +17,7 @@ class _Layer(Scriptable, torch.nn.RNNBase):
 
         Args:
             input: (T, B, I), with `batch_first` (B, T, I), unbatched (T, I), or a PackedSequence.
-            hx: h_0 (L*D, B, H), for the LSTM (h_0, c_0); zeros where None.
+            hx: h_0 (L*D, B, H), for the LSTM (h_0, c_0); zeros where None. With `proj_size` h_0 has that in place of H.
             lengths: (B,) integers, 0 <= lengths <= T: the steps of each row that count. Results are those of the
                 packed sequence: outputs after a row's end are zero and its last state is the one at its end.
 
@@ -40,12 +40,12 @@ class _Layer(Scriptable, torch.nn.RNNBase):
 
     def why_not_fused(self, input: Tensor | PackedSequence, hx=None, *, lengths=None) -> str | None:
         """Why this layer gives `input` to torch's own code, in one sentence; None where the fused loop serves it."""
-        if self.proj_size:
-            return f"proj_size={self.proj_size}; the fused loop has no projection"
         data = input.data if isinstance(input, PackedSequence) else input
         why_not = functional.why_not_fused(data)
         if why_not is not None or not data.is_cuda:
             return why_not
+        if self.proj_size:
+            return f"proj_size={self.proj_size} and input is on {data.device}, where the fused loop has no projection"
         choice = self.form_on_cuda(input, lengths=lengths)
         return f"input is on {data.device}, where cuDNN's loop serves: {choice.why}" if choice.forward is None else None
 
@@ -186,8 +186,8 @@ class GRU(_Layer, torch.nn.GRU):
 class LSTM(_Layer, torch.nn.LSTM):
     """torch.nn.LSTM, faster: its constructor, parameters, initial values and `state_dict`.
 
-    i, f, o = sigmoid(.), g = tanh(.) of W_i x + b_i + W_h h + b_h; c' = f c + i g; h' = o tanh(c'), as on the
-    torch.nn.LSTM page. `forward` also takes `lengths=`.
+    i, f, o = sigmoid(.), g = tanh(.) of W_i x + b_i + W_h h + b_h; c' = f c + i g; h' = o tanh(c'), with `proj_size`
+    W_hr (o tanh(c')), as on the torch.nn.LSTM page. `forward` also takes `lengths=`.
     """
 
     def _states(self, hx) -> tuple[Tensor | None, ...]:
