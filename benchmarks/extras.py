@@ -1,4 +1,4 @@
-"""What the grid does not show: a call that computes almost nothing, rows of different lengths, bfloat16."""
+"""What the grid does not show: a call that computes almost nothing, lengths, a projection, bfloat16."""
 
 import copy
 
@@ -6,9 +6,18 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from seq2seq_fast import nn
+
 from . import cases, peers, timing
 
 VARIED = (cases.Shape(20, 32, 256, 256), cases.Shape(50, 8, 64, 64, D=2))
+# with proj_size: small, and as in speech recognition
+PROJECTED = (
+    (cases.Shape(50, 8, 64, 64), 32),
+    (cases.Shape(100, 1, 80, 256), 128),
+    (cases.Shape(50, 32, 80, 256), 128),
+    (cases.Shape(20, 32, 512, 1024), 256),
+)
 HALVED = (cases.Shape(20, 8, 256, 256), cases.Shape(20, 32, 512, 512), cases.Shape(10, 64, 1024, 1024))
 
 
@@ -88,6 +97,19 @@ def lengths(selected: list[str], seconds: float) -> list[dict]:
             for form, engines in forms.items():
                 ratios = {m: checked(*engines, seconds, m) for m in cases.MODES}
                 rows.append({"cell": cell, "shape": str(shape), "input": form, **ratios})
+    return rows
+
+
+def projection(selected: list[str], seconds: float) -> list[dict]:
+    """An LSTM with `proj_size`, which torch.nn runs operation by operation."""
+    rows = []
+    for shape, proj_size in PROJECTED if "LSTM" in selected else ():
+        torch.manual_seed(0)
+        theirs, ours = (module.LSTM(shape.I, shape.H, proj_size=proj_size) for module in (torch.nn, nn))
+        ours.load_state_dict(theirs.state_dict())
+        x = peers.draw(cases.Case("LSTM", "training", shape))
+        ratios = {m: checked(theirs, ours, x, seconds, m) for m in cases.MODES}
+        rows.append({"shape": str(shape), "proj_size": str(proj_size), **ratios})
     return rows
 
 

@@ -80,6 +80,7 @@ def sections(result: dict) -> list[tuple[str, list[dict]]]:
             "Rows of different lengths, against torch.nn with a PackedSequence (padded: packed before, padded after):",
             result.get("lengths", []),
         ),
+        ("An LSTM with `proj_size`, against torch.nn:", result.get("projection", [])),
         ("bfloat16 under autocast against float32, both ours:", result.get("bfloat16", [])),
         (
             "A training step in a fresh process: its memory at the peak, and the first call of all "

@@ -62,6 +62,7 @@ def measure(options: Namespace) -> dict:
     beside = {
         "empty_call": lambda: extras.empty_call(options.seconds),
         "lengths": lambda: extras.lengths(options.cells, options.seconds),
+        "projection": lambda: extras.projection(options.cells, options.seconds),
         "bfloat16": lambda: extras.bfloat16(options.cells, options.seconds),
         "fresh": lambda: fresh.table(options.cells),
         "programs": lambda: whole_programs(options.seconds),

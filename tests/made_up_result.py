@@ -43,6 +43,7 @@ def result() -> dict:
         "empty_call": {mode: pairs(4.0) for mode in cases.MODES},
         "lengths": [{"cell": "GRU", "shape": "T5 B4 I3 H6 L1 D1", "input": "padded",
                      "inference": 2.0, "training": 3.0}],
+        "projection": [{"shape": "T5 B4 I3 H6 L1 D1", "proj_size": "3", "inference": 2.0, "training": 3.0}],
         "bfloat16": [{"cell": "GRU", "shape": "T5 B4 I3 H6 L1 D1", "inference": 2.0, "training": 3.0}],
         "fresh": [{"cell": "GRU", "shape": "T5 B4 I3 H6 L1 D1", "torch.nn MB": 20.0, "ours MB": 10.0,
                    "torch.nn first call ms": 2.0, "ours first call ms": 1.0}],

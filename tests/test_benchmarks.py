@@ -77,6 +77,16 @@ def test_the_ways_to_take_lengths_agree(mode, monkeypatch):
     assert [row[mode] for row in rows] == [2.0, 2.0]
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("mode", cases.MODES)
+def test_a_projection_is_measured_where_the_lstm_is(mode, monkeypatch):
+    monkeypatch.setattr(extras, "PROJECTED", ((cases.Shape(5, 4, 3, 6), 2),))
+    monkeypatch.setattr(timing, "pairs", lambda *_: timing.summary([(2.0, 1.0)] * 5))
+    (row,) = extras.projection(["GRU", "LSTM"], seconds=0.0)
+    assert (row["proj_size"], row[mode]) == ("2", 2.0)
+    assert extras.projection(["GRU"], seconds=0.0) == []
+
+
 def test_a_peer_that_fails_or_differs_is_left_out():
     def broken():
         raise RuntimeError("no compiler")

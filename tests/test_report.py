@@ -19,7 +19,7 @@ from benchmarks import cases, compare, gate, markdown, page, readme, summary
 
 SECTIONS = {
     "wrong": (), "summary": (), "programs": ("programs",), "heat": (), "curves": ("sweep",), "roofline": (),
-    "correctness": (), "memory": (), "beside": ("empty_call", "lengths", "bfloat16"), "machine": (),
+    "correctness": (), "memory": (), "beside": ("empty_call", "lengths", "projection", "bfloat16"), "machine": (),
     "cases": (),
 }  # fmt: skip
 

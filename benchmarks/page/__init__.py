@@ -52,6 +52,7 @@ def render(result: dict) -> str:
         empty_call=result.get("empty_call"),
         first_calls=summary.first_calls([*result["cases"], *result.get("sweep", [])]),
         lengths=result.get("lengths", []),
+        projection=result.get("projection", []),
         bfloat16=result.get("bfloat16", []),
         programs=result.get("programs", []),
         left_out=summary.left_out(result["cases"]),
