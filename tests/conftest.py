@@ -30,6 +30,13 @@ def poisoned_memory():
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.fixture
+def not_built(monkeypatch):
+    """An installation without the extension: torch's own code serves every layer."""
+    monkeypatch.setattr(_native, "extension", None)
+    monkeypatch.setattr(_native, "reason", "the C++ extension is not built: no compiler")
+
+
 @pytest.fixture(params=LAYERS)
 def cell(request):
     return request.param

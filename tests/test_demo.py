@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from seq2seq_fast import _native
-
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
 if not EXAMPLES.exists():
@@ -107,9 +105,7 @@ def test_the_default_figure_needs_no_folder(tmp_path, monkeypatch):
     assert (tmp_path / "out/pronunciation.png").exists()
 
 
-def test_without_the_extension_it_says_so_and_runs(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(_native, "extension", None)
-    monkeypatch.setattr(_native, "reason", "the C++ extension is not built: no compiler")
+def test_without_the_extension_it_says_so_and_runs(tmp_path, capsys, not_built):
     pronunciation.main([*SMALL, "--steps", "1", "--output", str(tmp_path / "demo.png")])
     said = capsys.readouterr().out
     assert "no gain: the C++ extension is not built: no compiler." in said

@@ -7,6 +7,8 @@ from error_rule import assert_as_accurate, run
 from oracle import Oracle
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
+from seq2seq_fast import explain
+
 BOTH_WAYS = pytest.mark.parametrize("bidirectional", (False, True), ids=("one_way", "both_ways"))
 
 
@@ -97,6 +99,18 @@ def test_rows_of_no_steps(cell, bidirectional, with_hx, lengths):
         assert torch.equal(ours["h_n"][:, empty], h_0[:, empty])
     else:
         assert not ours["h_n"][:, empty].any()
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("batch_first", (False, True), ids=("time_first", "batch_first"))
+@pytest.mark.parametrize("lengths", ((2, 1, 6, 4), (0, 4, 2, 0)), ids=str)
+def test_without_the_extension(cell, bidirectional, batch_first, lengths, not_built):
+    layer = make_layer(cell, 5, 7, 2, bidirectional=bidirectional, batch_first=batch_first, dtype=torch.float64)
+    input = draw(*((4, 6, 5) if batch_first else (6, 4, 5)), dtype=torch.float64)
+    assert "not built" in explain(layer, input)
+    hx = make_hx(layer, 4, torch.float64)
+    given = {"lengths": torch.tensor(lengths)}
+    torch.testing.assert_close(run(layer, input, hx, **given), run(Oracle(layer), input, hx, **given))
 
 
 @pytest.mark.parametrize("kind", (list, tuple, torch.tensor, lambda x: torch.tensor(x, dtype=torch.int32)))

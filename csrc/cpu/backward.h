@@ -145,7 +145,7 @@ struct Backward {
         store_some<E>((E*)d_0 + layer.hx_row[i] * size + j, load<A>(d + i * ld + j), size - j);
   }
 
-  // The gradient of the output at step s, from time t.
+  // The gradient of the output at step s; null for zero.
   const E* d_output(int64_t s) const {
     if (!layer.output.data) return nullptr;
     return (const E*)layer.output.data + layer.output.by_step[steps.time(s)] + output_offset;
