@@ -47,7 +47,8 @@ variable_list reference_gradients(const Reference& reference, const variable_lis
   const variable_list outputs = reference(others);
   variable_list used, d_used, inputs;
   for (size_t k = 0; k < outputs.size(); ++k) {
-    if (!d_outputs[k].defined()) continue;
+    // of an output that no wanted argument reaches there is nothing to say: a cell state of one step knows no projection
+    if (!d_outputs[k].defined() || !outputs[k].requires_grad()) continue;
     used.push_back(outputs[k]);
     d_used.push_back(d_outputs[k]);
   }
@@ -58,6 +59,7 @@ variable_list reference_gradients(const Reference& reference, const variable_lis
     where.push_back(k);
   }
   variable_list gradients(arguments.size());
+  if (used.empty()) return gradients;
   const variable_list found =
       torch::autograd::grad(used, inputs, d_used, /*retain_graph=*/true, create_graph, /*allow_unused=*/true);
   for (size_t k = 0; k < found.size(); ++k) gradients[where[k]] = found[k];

@@ -191,6 +191,21 @@ def test_gradcheck_and_gradgradcheck(weights):
     assert torch.autograd.gradcheck(run, wanted, check_forward_ad=True, check_backward_ad=False)
 
 
+# the weights have nothing of the values
+@pytest.mark.parametrize("weights", reference_attention.WEIGHTS)
+@pytest.mark.parametrize("wanted", (0, 1, 2), ids=("query", "key", "value"))
+def test_further_derivatives_of_one_argument(weights, wanted):
+    inputs, lengths = small(ragged=True)
+    arguments = [x.detach() for x in inputs]
+
+    def run(x):
+        given = [*arguments[:wanted], x, *arguments[wanted + 1 :]]
+        return tuple(OPS.attention(*given, [], lengths, None, False, 0.0, 0.7, weights, "zeros"))
+
+    assert torch.autograd.gradcheck(run, inputs[wanted], check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(run, inputs[wanted])
+
+
 def test_operators_pass_opcheck():
     inputs, lengths = small(masks="bf", ragged=True)
     rest = (lengths, torch.tensor([7]), True, 0.3, 0.7, "average", "zeros")

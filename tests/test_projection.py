@@ -176,6 +176,22 @@ def test_gradient_of_one_weight(name):
     torch.testing.assert_close(layer.get_parameter(name).grad, torch_layer.get_parameter(name).grad)
 
 
+# the cell state of one step has nothing of it
+@pytest.mark.parametrize("steps", (1, 3))
+def test_further_derivatives_of_the_projection_alone(steps):
+    layer = make(2, 3, proj_size=2).double()
+    for name, parameter in layer.named_parameters():
+        parameter.requires_grad_(name == "weight_hr_l0")
+    x, hx = draw(steps, 2, 2, dtype=torch.float64), make_hx(layer, 2, torch.float64)
+
+    def function(weight_hr):
+        output, states = functional_call(layer, {"weight_hr_l0": weight_hr}, (x, hx))
+        return output, *states
+
+    assert gradcheck(function, layer.weight_hr_l0, check_batched_grad=True)
+    assert gradgradcheck(function, layer.weight_hr_l0)
+
+
 def test_per_sample_gradients():
     layer = make(5, 7, proj_size=3).double()
     weights = dict(layer.named_parameters())
