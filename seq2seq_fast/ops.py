@@ -91,8 +91,8 @@ def _layer_shapes(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirect
 def _reserve_shape(input, weights, cell, bidirectional):
     rows = input.size(0) if input.dim() == 2 else input.size(0) * input.size(1)
     directions = 2 if bidirectional else 1
-    of_h, hidden = reference.state_sizes(weights, directions)
-    return reserve_shape(cell, directions, rows, hidden, projected=of_h != hidden)
+    _, hidden = reference.state_sizes(weights, directions)
+    return reserve_shape(cell, directions, rows, hidden, projected=len(weights) // directions % 2 == 1)
 
 
 @torch.library.register_fake("seq2seq_fast::rnn_layer", lib=library)
