@@ -62,20 +62,22 @@ def direction(
     """One direction over a list of steps, each (B_t, I); `active(t)` is the mask (B,) of rows that run at step t, or
     None where all of `h` does, or the number of leading rows that do. Returns the outputs by step, h and c."""
     weight_ih, weight_hh, bias_ih, bias_hh, weight_hr = by_name(weights)
-    step = STEPS[cell]
+
+    def step(gates_x, h, c):
+        h, c = STEPS[cell](gates_x, h, c, weight_hh, bias_hh)
+        return h if weight_hr is None else linear(h, weight_hr), c
+
     outputs = [None] * len(steps)
     for t in reversed(range(len(steps))) if reverse else range(len(steps)):
         gates_x = linear(steps[t], weight_ih, bias_ih)
         rows = active(t)
         if isinstance(rows, int):
-            h_t, c_t = step(gates_x, h[:rows], None if c is None else c[:rows], weight_hh, bias_hh)
-            h_t = h_t if weight_hr is None else linear(h_t, weight_hr)
+            h_t, c_t = step(gates_x, h[:rows], None if c is None else c[:rows])
             outputs[t] = h_t
             h = torch.cat([h_t, h[rows:]])
             c = None if c is None else torch.cat([c_t, c[rows:]])
             continue
-        h_t, c_t = step(gates_x, h, c, weight_hh, bias_hh)
-        h_t = h_t if weight_hr is None else linear(h_t, weight_hr)
+        h_t, c_t = step(gates_x, h, c)
         if rows is None:
             outputs[t], h, c = h_t, h_t, c_t
         else:

@@ -38,9 +38,7 @@ def test_is_fused(dtype):
 @pytest.mark.parametrize("num_layers", (1, 3))
 @pytest.mark.parametrize("bias, batch_first, bidirectional, with_hx", list(itertools.product(BOOLS, repeat=4)))
 def test_flags(dtype, num_layers, bias, batch_first, bidirectional, with_hx):
-    layer = make(
-        5, 7, num_layers, bias, batch_first, proj_size=3, bidirectional=bidirectional, dtype=dtype
-    )  # fmt: skip
+    layer = make(5, 7, num_layers, bias, batch_first, proj_size=3, bidirectional=bidirectional, dtype=dtype)
     input = draw(*((3, 4, 5) if batch_first else (4, 3, 5)), dtype=dtype)
     compare(layer, input, make_hx(layer, 3, dtype) if with_hx else None)
 
