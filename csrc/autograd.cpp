@@ -106,7 +106,9 @@ std::vector<Tensor> rnn_layer_autograd(const Tensor& input, OptionalTensor h_0, 
   const auto maybe = [&](OptionalTensor x) { return x.has_value() && differentiated(*x); };
   if (at::GradMode::is_enabled() && (differentiated(input) || maybe(h_0) || maybe(c_0) ||
                                      std::any_of(weights.begin(), weights.end(), differentiated)))
-    return RnnLayer::apply(input, h_0, c_0, weights, lengths, batch_sizes, std::string(cell), bidirectional);
+    // batch first, torch copies its input too, and programs add to theirs in place before backward
+    return RnnLayer::apply(input.contiguous(), h_0, c_0, weights, lengths, batch_sizes, std::string(cell),
+                           bidirectional);
   at::AutoDispatchBelowADInplaceOrView below;
   return layer_op().call(input, h_0, c_0, weights, lengths, batch_sizes, cell, bidirectional);
 }

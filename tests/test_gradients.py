@@ -226,6 +226,19 @@ def test_output_changed_in_place(cell, change):
     torch.testing.assert_close(ours, theirs)
 
 
+def test_residual_added_in_place(cell):
+    """Where torch.nn's can: batch first, its products read a copy."""
+    layer = make_layer(cell, 3, 3, batch_first=True, dtype=torch.float64)
+    gradients = []
+    for module in (layer, twin(layer)):
+        leaf = draw(4, 5, 3, dtype=torch.float64).requires_grad_()
+        x = leaf * 1
+        x += module(x)[0]
+        gradients.append(torch.autograd.grad(x.sin().sum(), (leaf, *module.parameters())))
+    for own, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(own, expected)
+
+
 def test_saved_tensor_changed_in_place_is_caught(cell):
     layer = make_layer(cell, 5, 7)
     input = draw(4, 3, 5)

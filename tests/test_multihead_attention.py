@@ -99,6 +99,24 @@ def test_self_attention_and_shared_memory_are_one_product_each():
             torch.testing.assert_close(mine, true)
 
 
+@pytest.mark.parametrize("need_weights", (True, False))
+@pytest.mark.parametrize("same", (True, False), ids=("self", "cross"))
+def test_residual_added_in_place(same, need_weights):
+    """Where torch.nn's can: batch first, its products read a copy."""
+    theirs, ours = pair(batch_first=True)
+    inputs = draw(ours)
+    gradients = []
+    for layer in (theirs, ours):
+        leaves = [x.clone().requires_grad_() for x in inputs[: 1 if same else 3]]
+        query, *rest = (x * 1 for x in leaves)
+        key, value = rest or (query, query)
+        query += layer(query, key, value, need_weights=need_weights)[0]
+        query.sin().sum().backward()
+        gradients.append([x.grad for x in (*leaves, *layer.parameters())])
+    for own, expected in zip(*reversed(gradients), strict=True):
+        torch.testing.assert_close(own, expected)
+
+
 @pytest.mark.parametrize("padding", PADDINGS[:2])
 @pytest.mark.parametrize("need_weights", (True, False))
 def test_is_causal_is_a_hint(padding, need_weights):

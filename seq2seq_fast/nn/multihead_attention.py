@@ -47,6 +47,9 @@ class MultiheadAttention(Scriptable, torch.nn.MultiheadAttention):
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
         elif not self.batch_first:
             query, key, value = self._same_for_same(lambda x: x.transpose(0, 1), query, key, value)
+        elif torch.is_grad_enabled():
+            # batch first, torch copies too, and programs add to their input in place before backward
+            query, key, value = self._same_for_same(torch.clone, query, key, value)
         if is_causal and (need_weights or key_padding_mask is not None):
             is_causal = False  # a hint, of which torch makes nothing here either: the mask says it all
         masks = [] if attn_mask is None or is_causal else [self._four_dimensions(attn_mask, query.size(0))]
