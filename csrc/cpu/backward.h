@@ -78,11 +78,11 @@ struct Backward {
   int64_t H = layer.hidden_size, S = layer.state_size;
   bool projected = C::has_c && direction.weight_hr;
   Steps steps{layer.sequence, direction.reverse};
-  int64_t row_begin = by_rows ? team.begin(layer.sequence.batch) : 0;
-  int64_t row_end = by_rows ? team.end(layer.sequence.batch) : layer.sequence.batch;
-  Columns unit_panels = share(memory.unit_panels), state_panels = share(memory.state_panels);
-  Columns units{unit_panels.from * M::width, std::min(unit_panels.to * M::width, memory.hidden)};
-  Columns state{state_panels.from * M::width, std::min(state_panels.to * M::width, memory.state)};
+  Range own_rows = by_rows ? team.share(layer.sequence.batch) : Range{0, layer.sequence.batch};
+  Range unit_panels = by_rows ? Range{0, memory.unit_panels} : team.share(memory.unit_panels);
+  Range state_panels = by_rows ? Range{0, memory.state_panels} : team.share(memory.state_panels);
+  Range units{unit_panels.from * M::width, std::min(unit_panels.to * M::width, memory.hidden)};
+  Range state{state_panels.from * M::width, std::min(state_panels.to * M::width, memory.state)};
 
   void operator()() {
     pack();
@@ -91,7 +91,7 @@ struct Backward {
     if constexpr (C::has_c) read_last(memory.d_c, memory.hidden, units, direction.d_c_n, H);
     team.wait();
     for (int64_t s = layer.sequence.steps - 1; s >= 0; --s) {
-      const int64_t end = std::min(row_end, steps.active(s));
+      const int64_t end = std::min(own_rows.to, steps.active(s));
       if (projected) {
         add_output(s, end);
         if (!by_rows) team.wait();
@@ -106,9 +106,6 @@ struct Backward {
   }
 
  private:
-  Columns share(int64_t panels) const {
-    return by_rows ? Columns{0, panels} : Columns{team.begin(panels), team.end(panels)};
-  }
   // Vectors of panel p of `columns` columns.
   static int vectors_of(int64_t p, int64_t columns) {
     return int(groups(std::min<int64_t>(M::width, columns - p * M::width), L));
@@ -133,14 +130,14 @@ struct Backward {
   }
 
   // These columns of the gradient of a last state, of `size` columns; zeros where there is none.
-  void read_last(A* d, int64_t ld, Columns columns, const void* d_n, int64_t size) {
-    for (int64_t i = row_begin; i < row_end; ++i)
+  void read_last(A* d, int64_t ld, Range columns, const void* d_n, int64_t size) {
+    for (int64_t i = own_rows.from; i < own_rows.to; ++i)
       for (int64_t j = columns.from; j < columns.to; j += L)
         store<A>(d + i * ld + j, d_n ? load_some<E>((const E*)d_n + layer.hx_row[i] * size + j, size - j) : V{});
   }
 
-  void write_first(const A* d, int64_t ld, Columns columns, void* d_0, int64_t size) {
-    for (int64_t i = row_begin; i < row_end; ++i)
+  void write_first(const A* d, int64_t ld, Range columns, void* d_0, int64_t size) {
+    for (int64_t i = own_rows.from; i < own_rows.to; ++i)
       for (int64_t j = columns.from; j < std::min(columns.to, size); j += L)
         store_some<E>((E*)d_0 + layer.hx_row[i] * size + j, load<A>(d + i * ld + j), size - j);
   }
@@ -154,7 +151,7 @@ struct Backward {
   // All that flows to the state of step s, which the projection takes: nothing of it stays.
   void add_output(int64_t s, int64_t end) {
     const E* d_out = d_output(s);
-    for (int64_t i = row_begin; i < end; ++i)
+    for (int64_t i = own_rows.from; i < end; ++i)
       for (int64_t j = state.from; j < state.to; j += L) {
         A* d_h = memory.d_h + i * memory.state + j;
         V d = load<A>(d_h);
@@ -174,7 +171,7 @@ struct Backward {
     const int64_t now = steps.first(s), before = s ? steps.first(s - 1) : 0;
     const int64_t continuing = steps.continuing(s);
     const E* d_outputs = projected ? nullptr : d_output(s);
-    for (int64_t i = row_begin; i < end; ++i) {
+    for (int64_t i = own_rows.from; i < end; ++i) {
       const bool first = i >= continuing;
       const StateRows<E>& from = first ? memory.initial : memory.states;
       const int64_t index = first ? i : before + i;
@@ -208,14 +205,14 @@ struct Backward {
                     memory.row_size(), memory.d_h, memory.state, true);
   }
 
-  // Rows [row_begin, end) of `to` (+)= rows of `d`, K long, times a weight of `columns` columns, packed or as it lies.
-  void multiply_panels(Columns panels, int64_t columns, const E* packed, const E* weight, int64_t K, int64_t end,
+  // Rows [own_rows.from, end) of `to` (+)= rows of `d`, K long, times a weight of `columns` columns, packed or as it lies.
+  void multiply_panels(Range panels, int64_t columns, const E* packed, const E* weight, int64_t K, int64_t end,
                        const E* d, int64_t ld_d, A* to, int64_t ld_to, bool add) const {
     for (int64_t p = panels.from; p < panels.to; ++p) {
       const int vectors = vectors_of(p, columns);
       const E* panel = packed ? packed + p * M::width * K : weight + p * M::width;
       const int64_t ld = packed ? vectors * L * Element<E>::group : columns;
-      for (int64_t i = row_begin; i < end;) {
+      for (int64_t i = own_rows.from; i < end;) {
         const int here = next_part(end - i, max_rows);
         const E* rows[max_rows];
         for (int m = 0; m < here; ++m) rows[m] = d + (i + m) * ld_d;

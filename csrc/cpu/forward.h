@@ -118,14 +118,11 @@ struct Forward {
   bool projected = C::has_c && direction.weight_hr;
   Projection projection{projected ? layer.state_size : 0};
   Steps steps{layer.sequence, direction.reverse};
-  int64_t row_begin = by_rows ? team.begin(layer.sequence.batch) : 0;
-  int64_t row_end = by_rows ? team.end(layer.sequence.batch) : layer.sequence.batch;
-  int64_t panel_begin = by_rows ? 0 : team.begin(panels.count());
-  int64_t panel_end = by_rows ? panels.count() : team.end(panels.count());
-  int64_t projection_begin = by_rows ? 0 : team.begin(projection.count());
-  int64_t projection_end = by_rows ? projection.count() : team.end(projection.count());
-  Columns of_c = columns_of<P>(panel_begin, panel_end, layer.hidden_size);
-  Columns of_h = projected ? columns_of<Projection>(projection_begin, projection_end, layer.state_size) : of_c;
+  Range own_rows = by_rows ? team.share(layer.sequence.batch) : Range{0, layer.sequence.batch};
+  Range own_panels = by_rows ? Range{0, panels.count()} : team.share(panels.count());
+  Range own_projection = by_rows ? Range{0, projection.count()} : team.share(projection.count());
+  Range of_c = columns_of<P>(own_panels, layer.hidden_size);
+  Range of_h = projected ? columns_of<Projection>(own_projection, layer.state_size) : of_c;
   int64_t columns = (memory.block_rows ? 1 : memory.owned_panels) * P::width;
   A* gates_x = memory.gates_x + team.rank * memory.chunk_rows * columns;
   const E** input_rows = memory.input_rows + team.rank * memory.chunk_rows;
@@ -142,32 +139,33 @@ struct Forward {
       const int64_t chunk = memory.block_rows ? s + 1 : input_chunk(s);
       A* x = gates_x;
       for (; s < chunk; ++s) {
-        const int64_t rows = end(s) - row_begin;
+        const int64_t rows = end(s) - own_rows.from;
         if (memory.block_rows) {
           for (int64_t i = 0; i < rows; i += memory.block_rows)
-            block(s, row_begin + i, row_begin + std::min(rows, i + memory.block_rows));
+            block(s, own_rows.from + i, own_rows.from + std::min(rows, i + memory.block_rows));
         } else if (rows > 0) {
           step(s, x);
           x += rows * columns;
         }
         if (projected && !by_rows) team.wait();
         if (projected) project(s);
-        for (int64_t i = std::max(row_begin, steps.staying(s)); i < row_begin + rows; ++i)
+        for (int64_t i = std::max(own_rows.from, steps.staying(s)); i < own_rows.from + rows; ++i)
           finish(memory.states, index(s) + i, i);
         if (!by_rows) team.wait();
       }
     }
     // rows of no steps end as they began
-    for (int64_t i = std::max(row_begin, layer.sequence.active[0]); i < row_end; ++i) finish(memory.initial, i, i);
+    for (int64_t i = std::max(own_rows.from, layer.sequence.active[0]); i < own_rows.to; ++i)
+      finish(memory.initial, i, i);
   }
 
  private:
-  // rows [row_begin, end(s)) are this thread's at step s
-  int64_t end(int64_t s) const { return std::max(row_begin, std::min(row_end, steps.active(s))); }
+  // rows [own_rows.from, end(s)) are this thread's at step s
+  int64_t end(int64_t s) const { return std::max(own_rows.from, std::min(own_rows.to, steps.active(s))); }
 
   template <class Of>
-  static Columns columns_of(int64_t panel_begin, int64_t panel_end, int64_t all) {
-    return {std::min(panel_begin * Of::units * L, all), std::min(panel_end * Of::units * L, all)};
+  static Range columns_of(Range of_panels, int64_t all) {
+    return {std::min(of_panels.from * Of::units * L, all), std::min(of_panels.to * Of::units * L, all)};
   }
 
   void pack(int64_t from, int64_t to) {
@@ -203,14 +201,14 @@ struct Forward {
   int64_t input_chunk(int64_t s) {
     int64_t rows = 0;
     for (; s < layer.sequence.steps; ++s) {
-      const int64_t here = end(s) - row_begin;
+      const int64_t here = end(s) - own_rows.from;
       if (rows && rows + here > memory.chunk_rows) break;
-      for (int64_t i = row_begin; i < end(s); ++i) input_rows[rows++] = input_of(s, i);
+      for (int64_t i = own_rows.from; i < end(s); ++i) input_rows[rows++] = input_of(s, i);
     }
     const bool packed = memory.weight_ih;
     const Unpacked<E> a(input_rows, packed ? 0 : rows, layer.input_size, few_columns);
-    for (int64_t p = panel_begin; p < panel_end; ++p) {
-      A* out = gates_x + (p - panel_begin) * P::width;
+    for (int64_t p = own_panels.from; p < own_panels.to; ++p) {
+      A* out = gates_x + (p - own_panels.from) * P::width;
       if (packed) {
         panels.multiply(p, rows, input_rows, layer.input_size, memory.weight_ih, memory.bias_x, out, columns);
       } else {
@@ -224,7 +222,7 @@ struct Forward {
   // Rows [from, to) of step s, whose inputs and states stay in the second-level cache while all panels pass by.
   void block(int64_t s, int64_t from, int64_t to) {
     for (int64_t i = from; i < to; ++i) input_rows[i - from] = input_of(s, i);
-    for (int64_t p = panel_begin; p < panel_end; ++p) {
+    for (int64_t p = own_panels.from; p < own_panels.to; ++p) {
       panels.multiply(p, to - from, input_rows, layer.input_size, memory.weight_ih, memory.bias_x, gates_x, columns);
       cells(s, p, from, to, gates_x);
     }
@@ -232,15 +230,15 @@ struct Forward {
 
   void step(int64_t s, const A* x) {
     const int64_t rows_end = end(s), continuing = steps.continuing(s), S = layer.state_size;
-    const bool unpacked = !memory.weight_hh && (continuing > row_begin || direction.h_0);
+    const bool unpacked = !memory.weight_hh && (continuing > own_rows.from || direction.h_0);
     const int64_t before = s == 0 ? 0 : index(s - 1);
-    for (int64_t i = row_begin; unpacked && i < rows_end; ++i)
-      state_rows[i - row_begin] = i < continuing ? memory.states.h(before + i) : memory.initial.h(i);
-    const Unpacked<E> a(state_rows, unpacked ? rows_end - row_begin : 0, S, few_columns);
-    for (int64_t p = panel_begin; p < panel_end; ++p) {
+    for (int64_t i = own_rows.from; unpacked && i < rows_end; ++i)
+      state_rows[i - own_rows.from] = i < continuing ? memory.states.h(before + i) : memory.initial.h(i);
+    const Unpacked<E> a(state_rows, unpacked ? rows_end - own_rows.from : 0, S, few_columns);
+    for (int64_t p = own_panels.from; p < own_panels.to; ++p) {
       if (unpacked)
         panels.multiply_unpacked(p, a, S, (const E*)direction.weight_hh, S, memory.bias_h, products, P::width);
-      cells(s, p, row_begin, rows_end, x + (p - panel_begin) * P::width);
+      cells(s, p, own_rows.from, rows_end, x + (p - own_panels.from) * P::width);
     }
   }
 
@@ -264,7 +262,7 @@ struct Forward {
       } else if (memory.weight_hh) {
         panels.multiply(p, here, h, layer.state_size, memory.weight_hh, memory.bias_h, own, P::width);
       } else {
-        product = products + (i - row_begin) * P::width;
+        product = products + (i - own_rows.from) * P::width;
       }
       for (int m = 0; m < here; ++m) {
         const int64_t row = i + m;
@@ -296,18 +294,18 @@ struct Forward {
   void project(int64_t s) {
     const int64_t rows_end = end(s), now = index(s), H = layer.hidden_size, S = layer.state_size;
     const bool unpacked = !memory.weight_hr;
-    for (int64_t i = row_begin; unpacked && i < rows_end; ++i)
-      state_rows[i - row_begin] = memory.states.unprojected(now + i);
-    const Unpacked<E> a(state_rows, unpacked ? rows_end - row_begin : 0, H, few_columns);
+    for (int64_t i = own_rows.from; unpacked && i < rows_end; ++i)
+      state_rows[i - own_rows.from] = memory.states.unprojected(now + i);
+    const Unpacked<E> a(state_rows, unpacked ? rows_end - own_rows.from : 0, H, few_columns);
     E* out = (E*)layer.output.data + layer.output.by_step[steps.time(s)] + output_offset;
-    for (int64_t p = projection_begin; p < projection_end; ++p) {
+    for (int64_t p = own_projection.from; p < own_projection.to; ++p) {
       if (unpacked)
         projection.multiply_unpacked(p, a, H, (const E*)direction.weight_hr, H, memory.no_bias, products,
                                      Projection::width);
-      for (int64_t i = row_begin; i < rows_end;) {
+      for (int64_t i = own_rows.from; i < rows_end;) {
         const int here = next_part(rows_end - i, max_rows);
         alignas(64) A own[max_rows * Projection::width];
-        const A* product = unpacked ? products + (i - row_begin) * Projection::width : own;
+        const A* product = unpacked ? products + (i - own_rows.from) * Projection::width : own;
         if (!unpacked) {
           const E* rows[max_rows];
           for (int m = 0; m < here; ++m) rows[m] = memory.states.unprojected(now + i + m);

@@ -62,11 +62,11 @@ struct Gradients {
     const int64_t identity[] = {0, 1, 2, 3};
     int64_t input_gate[4];
     for (int g = 0; g < C::gates; ++g) input_gate[g] = C::d_input_gate[g];
-    const Columns all{0, layer.sequence.rows};
+    const Range all{0, layer.sequence.rows};
     // without h_0 the first step's states are zero
-    const Columns after_first = direction.h_0       ? all
-                                : direction.reverse ? Columns{0, steps.first(0)}
-                                                    : Columns{steps.active(0), all.to};
+    const Range after_first = direction.h_0       ? all
+                              : direction.reverse ? Range{0, steps.first(0)}
+                                                  : Range{steps.active(0), all.to};
     const E* d_gates_h = memory.d_gates + C::d_state_slot * memory.hidden;
     if (direction.d_weight_hh)
       outer((A*)direction.d_weight_hh, (A*)direction.d_bias_hh, layer.state_size,
@@ -103,7 +103,7 @@ struct Gradients {
   // d_weight[gate g, unit j][:] = sum over the rows `from` to `to` of d[g][j] * right_rows(s)(i)[:], row i of step s; and
   // d_bias the sum of d[g][j] over all.
   template <class RightRows>
-  void outer(A* d_weight, A* d_bias, int64_t columns, const Products& of, Columns range, RightRows right_rows) {
+  void outer(A* d_weight, A* d_bias, int64_t columns, const Products& of, Range range, RightRows right_rows) {
     const int64_t height = height_of(of), unit_tiles = groups(of.units, height), tiles = of.gates * unit_tiles;
     const int64_t width = GradientMemory<E>::width, panels = groups(columns, width);
     // A few panels read the gradients as they lie: with that, no rows' addresses and a bias summed once, the weights of
@@ -114,8 +114,8 @@ struct Gradients {
       const int64_t K = std::min(scratch.block, layer.sequence.rows - from);
       const int64_t skip = std::clamp<int64_t>(range.from - from, 0, K) / group * group;
       const int64_t end = std::clamp<int64_t>(range.to - from, skip, K);
-      const Columns mine{skip + team.begin(groups(end - skip, group)) * group,
-                         std::min(end, skip + team.end(groups(end - skip, group)) * group)};
+      const Range mine{skip + team.begin(groups(end - skip, group)) * group,
+                       std::min(end, skip + team.end(groups(end - skip, group)) * group)};
       find_rows(from, mine, right_rows, t);
       team.wait();
       for (int64_t p = 0; p < panels; ++p) {
@@ -160,7 +160,7 @@ struct Gradients {
 
   // rows[0], ...: those of the right that go with rows `mine` of the block at `from`. t: the step of a row before these.
   template <class RightRows>
-  void find_rows(int64_t from, Columns mine, RightRows right_rows, int64_t& t) {
+  void find_rows(int64_t from, Range mine, RightRows right_rows, int64_t& t) {
     const Sequence& sequence = layer.sequence;
     for (int64_t k = mine.from; k < mine.to; ++t) {
       const int64_t end = std::min(mine.to, sequence.first[t] + sequence.active[t] - from);

@@ -8,6 +8,7 @@ namespace {
 using seq2seq_fast::Direction;
 using seq2seq_fast::Layer;
 using seq2seq_fast::padded;
+using seq2seq_fast::Range;
 using seq2seq_fast::Sequence;
 
 // Rows of slots of padded(H) sums: h (as elements), c where the cell has one, then what backward reads of the gates and,
@@ -60,15 +61,10 @@ void read_initial(const Layer& layer, const Direction& direction, const StateRow
   }
 }
 
-// A share of the columns of a state.
-struct Columns {
-  int64_t from, to;
-};
-
 // Columns of the last states of row i.
 template <class E>
-void write_final(const Layer& layer, const Direction& direction, int64_t i, const E* h, Columns of_h, const Sum<E>* c,
-                 Columns of_c) {
+void write_final(const Layer& layer, const Direction& direction, int64_t i, const E* h, Range of_h, const Sum<E>* c,
+                 Range of_c) {
   E* h_n = (E*)direction.h_n + layer.hx_row[i] * layer.state_size;
   __builtin_memcpy(h_n + of_h.from, h + of_h.from, (of_h.to - of_h.from) * sizeof(E));
   if (!c) return;

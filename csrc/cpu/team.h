@@ -33,6 +33,11 @@ class Barrier {
   char rest_of_line_[56];
 };
 
+// [from, to) of rows, columns or panels.
+struct Range {
+  int64_t from, to;
+};
+
 struct Team {
   int rank, size;
   Barrier* barrier;
@@ -40,6 +45,7 @@ struct Team {
   // The share of `n` things that is this thread's: [begin(n), end(n)).
   int64_t begin(int64_t n) const { return n * rank / size; }
   int64_t end(int64_t n) const { return n * (rank + 1) / size; }
+  Range share(int64_t n) const { return {begin(n), end(n)}; }
 };
 
 // How many threads a parallel region here is sure to get.
