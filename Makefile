@@ -57,7 +57,7 @@ sanitize: $(VENV)/.extra-test ## the tests marked `sanitize` under AddressSaniti
 lint: $(VENV)/.extra-dev ## ruff and clang-format, changing nothing
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(VENV)/bin/clang-format --dry-run --Werror $(CSRC)
+	$(PY) -c "from clang_format import clang_format; clang_format()" --dry-run --Werror $(CSRC)
 
 clean: ## removes all that make made
 	rm -rf $(VENV) build dist *.egg-info seq2seq_fast/_build.py seq2seq_fast/_C*.so seq2seq_fast/cuda/_loop.so .pytest_cache .ruff_cache .hypothesis
